@@ -1,0 +1,61 @@
+// What a group owns.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arch/cpu/worker.h"
+#include "comm/local.h"
+#include "monomoe/group.h"
+#include "plan/shape.h"
+#include "plan/workspace.h"
+
+namespace monomoe {
+
+/// Local counters of one rank: two halves of `capacity` words (plan/epoch.h).
+struct CounterMemory {
+  std::vector<int32_t> words;
+  int64_t capacity{0};
+  int64_t extent[2]{0, 0};
+
+  /// The half of launch `epoch`, zeroed, with room for `count` words; clears the other half.
+  int32_t* begin_launch(uint32_t epoch, int64_t count);
+  void clear();
+};
+
+/// Circumstances that only tests choose (runtime/testing.h).
+struct TestHooks {
+  cpu::Order order{cpu::Order::kThreads};
+  uint64_t seed{0};
+  int32_t absent_rank{-1};
+  int32_t held_rank{-1};
+  int64_t held_at{0};
+  uint8_t fill{0};  // byte of new memory
+  std::vector<int64_t> tasks_done;
+};
+
+struct Group::Impl {
+  Impl(int32_t num_ranks, double timeout);
+
+  int64_t id{0};
+  int32_t ranks{1};
+  double timeout_s{600};
+  TileShape tile{};
+  TestHooks hooks;
+
+  std::mutex mutex;  // serialises calls
+  bool closed{false};
+  std::optional<std::string> fault;  // what ended an earlier call
+  uint32_t epoch{0};                 // of the last launch
+  LocalHeaps heaps;
+  std::vector<Arena> local;
+  std::vector<CounterMemory> counters;
+
+  /// Refuses a closed group and reports an earlier fault.
+  void require_usable() const;
+};
+
+}  // namespace monomoe

@@ -1,0 +1,41 @@
+// Hooks for tests: what a user never needs. Same group, same calls, other circumstances.
+#pragma once
+
+#include <cstdint>
+
+#include "monomoe/group.h"
+
+namespace monomoe::testing {
+
+enum class Order : uint8_t {
+  kThreads,      // the pool; what users get
+  kTicket,       // one thread, one blocking worker a rank, tasks in ticket order
+  kAdversarial,  // one thread, a seeded random order among all the counters allow
+};
+
+/// Chooses how the CPU backend executes the tasks of this group's calls.
+void set_executor(Group& group, Order order, uint64_t seed);
+
+/// Tile rows and columns, rows of a mover task and tokens of a combine task: small ones reach ring
+/// reuse with few tokens. Ring and save sizes are then counted in tiles of that many rows. 0, 0, 0
+/// restores the default. Chunk sizes scale with them.
+void set_tile(Group& group, int32_t rows, int32_t cols, int32_t tokens);
+
+/// Fills every data region of the group (workspace, rings, slots, staging; grown later too, at
+/// growth) with `byte`; counters, flags and epochs keep their values.
+void poison(Group& group, uint8_t byte);
+
+/// The epoch the next call uses; to start just below 2^32.
+void set_epoch(Group& group, uint32_t epoch);
+
+/// Rank `rank` never starts in later calls (-1: all start).
+void never_start(Group& group, int64_t rank);
+
+/// Sequential executors: rank `rank` stops before its n-th task until nothing else can run
+/// (rank -1: nobody stops).
+void hold(Group& group, int64_t rank, int64_t task_idx);
+
+/// Tasks that the last call executed on `rank`.
+int64_t tasks_done(Group& group, int64_t rank);
+
+}  // namespace monomoe::testing

@@ -1,0 +1,32 @@
+// Every check of what the caller hands us. All user-facing messages live in validate.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "monomoe/error.h"
+#include "monomoe/layer.h"
+#include "runtime/call.h"
+#include "runtime/group_impl.h"
+
+namespace monomoe {
+
+[[noreturn]] void refuse_closed_group();
+
+void check_group(int64_t ranks, double timeout_s);
+void check_config(const Config& config);
+
+/// Legal sizes of a layer; `shape.ranks` must be `ranks`.
+void check_shape(const Shape& shape, int64_t ranks);
+
+/// Everything about a schedule call, id values included (they are host memory).
+void check_schedule(const Group::Impl& group, const Tensor& topk_ids, const Schedule& out);
+
+/// Validates and gathers. `words`: the needed length of the tables tensor.
+Call check_forward(const Group::Impl& group, const ForwardArgs& args);
+Call check_backward(const Group::Impl& group, const BackwardArgs& args);
+
+/// The saved tensor against the bytes that the plan needs.
+void check_saved(const Tensor& saved, int64_t bytes);
+
+}  // namespace monomoe
