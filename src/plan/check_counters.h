@@ -17,6 +17,13 @@
 
 namespace monomoe::check {
 
+inline bool has_chunked_expert(const Plan& p) {
+  for (Chunk c{first_chunk(p)}; !is_end(p, c); c = next_chunk(p, c)) {
+    if (c.begin < c.end && is_chunked(p, c)) return true;
+  }
+  return false;
+}
+
 /// What a launch's region sizes follow from, as tight as the routing allows.
 inline WorkspaceFacts facts_of(const Plan& p) {
   WorkspaceFacts f{};
@@ -26,7 +33,7 @@ inline WorkspaceFacts facts_of(const Plan& p) {
   f.tile_capacity = p.tables.num_tiles();
   f.backward = p.backward;
   f.recomputes = p.knobs.save_tiles < p.tables.num_tiles() || !p.knobs.save_shared;
-  f.spill_tiles = p.backward ? p.wgrad_tiles() : 0;
+  f.spill_tiles = p.backward && has_chunked_expert(p) ? p.wgrad_tiles() : 0;
   f.chain_tiles = p.backward && p.chain_shared ? p.shared_wgrad_tiles() : 0;
   return f;
 }
@@ -51,6 +58,10 @@ class CounterBoard {
         grow(ranks_[r].flags, p.stage_chunks(), launches.front().plans[r].epoch - 1);
       }
     }
+  }
+
+  [[nodiscard]] const WorkspaceFacts& facts(int32_t launch, int32_t rank) const {
+    return sizes(launch, rank).facts;
   }
 
   [[nodiscard]] bool holds(int32_t launch, const CounterRef& c, int32_t target) {
@@ -167,11 +178,12 @@ class CounterBoard {
 
   /// Where the local counters of one launch on one rank lie, and how many of each there are.
   struct Sizes {
+    WorkspaceFacts facts;
     CounterLayout layout;
     std::array<int64_t, kNumCounters> count;
   };
   static Sizes sizes_of(const WorkspaceFacts& f) {
-    Sizes s{counter_layout(f), {}};
+    Sizes s{f, counter_layout(f), {}};
     for (size_t i{0}; i < s.count.size(); ++i)
       s.count[i] = counter_count(f, static_cast<Counter>(i));
     return s;

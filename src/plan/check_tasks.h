@@ -229,6 +229,7 @@ class TaskCheck {
     for (const Task& want : line(l)) {
       if (!decode(p_, l, ticket, &t) || key_of(t) != key_of(want)) {
         complain("decode of ticket " + std::to_string(ticket) + " differs: " + describe(want));
+        return;
       }
       ++ticket;
     }

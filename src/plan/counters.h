@@ -45,6 +45,16 @@ constexpr const char* name_of(Counter c) {
   return kNames[static_cast<int32_t>(c)];
 }
 
+/// Words in front of the local counters, zero at launch: what persistent workers share.
+enum class LaunchCounter : uint8_t {
+  kMainTicket,
+  kMoveTicket,
+  kCombineTicket,
+  kArrived,  // blocks that have begun: the order in which roles are given out
+  kLeft,     // blocks that have ended
+};
+constexpr int32_t kLaunchCounterWords{8};
+
 /// One counter: whose, which, which element.
 struct CounterRef {
   Counter id;

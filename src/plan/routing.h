@@ -31,6 +31,13 @@ struct TableHeader {
   uint32_t hash;          // of the counts of all ranks: equal on all ranks of one schedule
 };
 
+/// One term of the schedule's hash, a sum over (home, expert): any order of adding gives the same.
+MONOMOE_HD constexpr uint32_t hash_term(uint32_t index, uint32_t count) {
+  uint32_t h{(index * 0x9E3779B9U) ^ (count * 0x85EBCA6BU) ^ (count >> 3U)};
+  h = (h ^ (h >> 15U)) * 0x2C1B3C6DU;
+  return h ^ (h >> 13U);
+}
+
 /// Word offsets of one rank's tables inside the int32 tensor that `schedule` writes.
 struct TableLayout {
   int64_t home_start;  // [L, R + 1] first row of a home within the expert; [R] = rows

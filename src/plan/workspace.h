@@ -67,7 +67,7 @@ struct Layout {
   Extent at[kNumRegions];
   int64_t heap_bytes{0};
   int64_t local_bytes{0};
-  constexpr const Extent& operator[](Region r) const { return at[static_cast<int32_t>(r)]; }
+  MONOMOE_HD constexpr const Extent& operator[](Region r) const { return at[static_cast<int32_t>(r)]; }
 };
 
 /// Pre-activations are stored in blocks of 64 rows x 64 columns (task/gate_up.h).
@@ -189,6 +189,7 @@ MONOMOE_HD constexpr bool is_heap(Counter c) {
 
 MONOMOE_HD constexpr CounterLayout counter_layout(const WorkspaceFacts& f) {
   CounterLayout l{};
+  l.words = kLaunchCounterWords;
   for (int32_t i{0}; i < kNumCounters; ++i) {
     const auto c = static_cast<Counter>(i);
     if (is_heap(c)) continue;
