@@ -18,7 +18,8 @@ class Group {
   /// Errors: kValue for ranks < 1 or a timeout that is not positive and finite.
   static std::shared_ptr<Group> local(int64_t ranks = 1, const GroupOptions& options = {});
 
-  /// The group with this id (ids are never reused). Errors: kState if it was closed.
+  /// The living group with this id, closed or not (ids are never reused). Errors: kState if there
+  /// is none.
   static std::shared_ptr<Group> find(int64_t id);
 
   [[nodiscard]] int64_t id() const;

@@ -9,6 +9,7 @@
 namespace monomoe {
 
 struct Fault {
+  bool waited{true};  // false: the other ranks are done, only the missing ones have work left
   int32_t rank{0};
   int32_t worker{0};
   Line line{Line::kMain};

@@ -81,13 +81,15 @@ struct Task {
 };
 
 /// Index of a wgrad tile in the spill region and its counters.
-MONOMOE_HD inline int32_t wgrad_index(const Plan& p, const Task& t) {
+template <class P>
+MONOMOE_HD int32_t wgrad_index(const P& p, const Task& t) {
   return t.kind == Kind::kWgradGateUp ? t.row * p.hidden_tiles() + t.col
                                       : p.wgrad_gate_up_tiles() + t.row * p.inter_tiles() + t.col;
 }
 
 /// The same for the chain of shared gradients.
-MONOMOE_HD inline int32_t shared_wgrad_index(const Plan& p, const Task& t) {
+template <class P>
+MONOMOE_HD int32_t shared_wgrad_index(const P& p, const Task& t) {
   switch (t.kind) {
     case Kind::kSharedWgradGateUp:
       return t.row * p.hidden_tiles() + t.col;
@@ -99,32 +101,28 @@ MONOMOE_HD inline int32_t shared_wgrad_index(const Plan& p, const Task& t) {
 }
 
 /// Token tiles of the shared expert that a combine task reads: [first, last].
-MONOMOE_HD inline int32_t first_token_tile(const Plan& p, int32_t block) {
+template <class P>
+MONOMOE_HD int32_t first_token_tile(const P& p, int32_t block) {
   return block * p.tile.sum_tokens / p.tile.rows;
 }
-MONOMOE_HD inline int32_t last_token_tile(const Plan& p, int32_t block) {
+template <class P>
+MONOMOE_HD int32_t last_token_tile(const P& p, int32_t block) {
   const int32_t last{min_of(p.dims.tokens, (block + 1) * p.tile.sum_tokens) - 1};
   return last / p.tile.rows;
 }
 
+/// The flag that says a row's token is staged.
+template <class P>
+MONOMOE_HD CounterRef stage_flag_of(const P& p, const RowSource& src) {
+  return {Counter::kStageFlag, src.home, src.slot / p.dims.top_k / p.tile.stage_tokens};
+}
+
 namespace detail {
 
-template <class F>
-MONOMOE_HD void wait_dispatch(const Plan& p, const Task& t, const F& wait) {
+/// The ring slot of a dispatched row tile is free: its last readers are done.
+template <class P, class F>
+MONOMOE_HD void wait_ring(const P& p, const Task& t, const F& wait) {
   const int32_t me{p.dims.rank};
-  // The homes have staged the tokens of these rows.
-  const int32_t begin{t.row * p.tile.rows + t.col * p.tile.move_rows};
-  const int32_t end{
-      min_of(begin + p.tile.move_rows, t.row * p.tile.rows + p.rows_of(t.expert, t.row))};
-  CounterRef seen{Counter::kStageFlag, -1, -1};
-  for (int32_t row{begin}; row < end; ++row) {
-    const RowSource src{p.tables.row_src[row]};
-    const int32_t chunk{src.slot / p.dims.top_k / p.tile.stage_tokens};
-    if (src.home == seen.rank && chunk == seen.index) continue;
-    seen = {Counter::kStageFlag, src.home, chunk};
-    wait(seen, static_cast<int32_t>(p.epoch));
-  }
-  // The ring slot is free: its last readers are done.
   const int32_t old{t.row - p.knobs.ring_tiles};
   if (old < 0) return;
   if (!p.backward) {
@@ -137,16 +135,32 @@ MONOMOE_HD void wait_dispatch(const Plan& p, const Task& t, const F& wait) {
   }
 }
 
-template <class F>
-MONOMOE_HD void wait_wgrad(const Plan& p, const Task& t, const F& wait) {
+template <class P, class F>
+MONOMOE_HD void wait_dispatch(const P& p, const Task& t, const F& wait) {
+  // The homes have staged the tokens of these rows.
+  const int32_t begin{t.row * p.tile.rows + t.col * p.tile.move_rows};
+  const int32_t end{
+      min_of(begin + p.tile.move_rows, t.row * p.tile.rows + p.rows_of(t.expert, t.row))};
+  CounterRef seen{Counter::kStageFlag, -1, -1};
+  for (int32_t row{begin}; row < end; ++row) {
+    const CounterRef flag{stage_flag_of(p, p.tables.row_src[row])};
+    if (flag.rank == seen.rank && flag.index == seen.index) continue;
+    seen = flag;
+    wait(flag, static_cast<int32_t>(p.epoch));
+  }
+  wait_ring(p, t, wait);
+}
+
+template <class P, class F>
+MONOMOE_HD void wait_wgrad(const P& p, const Task& t, const F& wait) {
   for (int32_t n{t.chunk.begin}; n < t.chunk.end; ++n) {
     wait(CounterRef{Counter::kDdDone, p.dims.rank, n}, p.inter_tiles());
   }
   if (t.pass > 0) wait(CounterRef{Counter::kSpill, p.dims.rank, wgrad_index(p, t)}, t.pass);
 }
 
-template <class F>
-MONOMOE_HD void wait_combine(const Plan& p, const Task& t, const F& wait) {
+template <class P, class F>
+MONOMOE_HD void wait_combine(const P& p, const Task& t, const F& wait) {
   const int32_t me{p.dims.rank};
   // The own stage task has zeroed the arrival counter.
   wait(CounterRef{Counter::kStageFlag, me, t.row * p.tile.sum_tokens / p.tile.stage_tokens},
@@ -167,8 +181,8 @@ MONOMOE_HD void wait_combine(const Plan& p, const Task& t, const F& wait) {
 
 /// Calls wait(CounterRef, target) for everything that must hold before `t` may start. Counters
 /// count up to their target exactly; kStageFlag holds an epoch and is compared by `reached`.
-template <class F>
-MONOMOE_HD void for_each_wait(const Plan& p, const Task& t, const F& wait) {
+template <class P, class F>
+MONOMOE_HD void for_each_wait(const P& p, const Task& t, const F& wait) {
   const int32_t me{p.dims.rank};
   const int32_t old{t.row - p.knobs.ring_tiles};  // row tile that had the ring slot before
   switch (t.kind) {
@@ -236,74 +250,81 @@ MONOMOE_HD void for_each_wait(const Plan& p, const Task& t, const F& wait) {
   }
 }
 
-/// Calls raise(CounterRef, step) for every counter that `t` raises when its work is visible.
-/// (kStage instead zeroes the arrival counters of its token blocks and sets its flag.)
-template <class F>
-MONOMOE_HD void for_each_signal(const Plan& p, const Task& t, const F& raise) {
-  const int32_t me{p.dims.rank};
-  switch (t.kind) {
-    case Kind::kStage:
-    case Kind::kCombine:
-      return;
+/// The counter of its row (or chunk) that a task of this kind raises by 1 when its work is visible.
+/// kNumCounters: none. (kStage instead zeroes the arrival counters of its token blocks and sets its
+/// flag.)
+MONOMOE_HD constexpr int32_t done_counter(Kind kind) {
+  switch (kind) {
     case Kind::kDispatch:
-      raise(CounterRef{Counter::kRowsReady, me, t.row}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kRowsReady);
     case Kind::kGateUp:
-      raise(CounterRef{Counter::kGuDone, me, t.row}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kGuDone);
     case Kind::kDown:
-      raise(CounterRef{Counter::kDownDone, me, t.row}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kDownDone);
     case Kind::kDgradDown:
-      raise(CounterRef{Counter::kDdDone, me, t.row}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kDdDone);
     case Kind::kDgradGateUp:
-      raise(CounterRef{Counter::kDgDone, me, t.row}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kDgDone);
     case Kind::kWgradGateUp:
     case Kind::kWgradDown:
-      if (t.chunk.begin == t.chunk.end) return;
-      raise(CounterRef{Counter::kWgradDone, me, t.chunk.begin}, 1);
-      if (t.pass >= 0) raise(CounterRef{Counter::kSpill, me, wgrad_index(p, t)}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kWgradDone);
     case Kind::kSharedGateUp:
-      raise(CounterRef{Counter::kSharedGuDone, me, t.row}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kSharedGuDone);
     case Kind::kSharedScore:
-      raise(CounterRef{Counter::kSharedScoreDone, me, t.row}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kSharedScoreDone);
     case Kind::kSharedDown:
-      raise(CounterRef{Counter::kSharedDownDone, me, t.row}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kSharedDownDone);
     case Kind::kSharedDgradDown:
-      raise(CounterRef{Counter::kSharedDdDone, me, t.row}, 1);
-      raise(CounterRef{Counter::kSharedDdAll, me, 0}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kSharedDdDone);
     case Kind::kSharedDscore:
-      raise(CounterRef{Counter::kSharedDscoreDone, me, t.row}, 1);
-      raise(CounterRef{Counter::kSharedDscoreAll, me, 0}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kSharedDscoreDone);
     case Kind::kSharedDgradGateUp:
-      raise(CounterRef{Counter::kSharedDgDone, me, t.row}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kSharedDgDone);
     case Kind::kSharedWgradGateUp:
     case Kind::kSharedWgradDown:
     case Kind::kSharedWgradScore:
-      if (p.chain_shared) raise(CounterRef{Counter::kSharedChain, 0, shared_wgrad_index(p, t)}, 1);
-      return;
+      return static_cast<int32_t>(Counter::kSharedChain);
+    case Kind::kStage:
+    case Kind::kCombine:
+      break;
   }
+  return kNumCounters;
+}
+
+/// Calls raise(CounterRef, step) for every counter that `t` raises when its work is visible.
+template <class P, class F>
+MONOMOE_HD void for_each_signal(const P& p, const Task& t, const F& raise) {
+  if (done_counter(t.kind) == kNumCounters) return;
+  CounterRef done{static_cast<Counter>(done_counter(t.kind)), p.dims.rank, t.row};
+  CounterRef also{Counter::kSpill, p.dims.rank, -1};
+  if (done.id == Counter::kWgradDone) {
+    if (t.chunk.begin == t.chunk.end) return;
+    done.index = t.chunk.begin;
+    if (t.pass >= 0) also.index = wgrad_index(p, t);
+  } else if (done.id == Counter::kSharedChain) {
+    if (!p.chain_shared) return;
+    done.rank = 0;
+    done.index = shared_wgrad_index(p, t);
+  } else if (done.id == Counter::kSharedDdDone) {
+    also = {Counter::kSharedDdAll, p.dims.rank, 0};
+  } else if (done.id == Counter::kSharedDscoreDone) {
+    also = {Counter::kSharedDscoreAll, p.dims.rank, 0};
+  }
+  raise(done, 1);
+  if (also.index >= 0) raise(also, 1);
 }
 
 /// The last column tile of a row tile sends the rows off: value of the tile's counter, after its
 /// own step, at which a task has to do so. 0: never.
-MONOMOE_HD inline int32_t completion_target(const Plan& p, Kind kind) {
+template <class P>
+MONOMOE_HD int32_t completion_target(const P& p, Kind kind) {
   return kind == Kind::kDown || kind == Kind::kDgradGateUp ? p.hidden_tiles() : 0;
 }
 
 /// Calls raise(CounterRef, step) for what that last task raises: arrivals at the homes, one step
 /// per row, rows of one token block together; in backward then kRowsPushed.
-template <class F>
-MONOMOE_HD void for_each_arrival(const Plan& p, const Task& t, const F& raise) {
+template <class P, class F>
+MONOMOE_HD void for_each_arrival(const P& p, const Task& t, const F& raise) {
   const int32_t begin{t.row * p.tile.rows};
   const int32_t end{begin + p.rows_of(t.expert, t.row)};
   CounterRef run{Counter::kArrival, -1, -1};

@@ -4,8 +4,8 @@
 // A routed segment is one kind of one chunk. Chunks follow each other in row order; kinds of a
 // later stream follow those of an earlier one by a lag. The key is a virtual time in row tiles:
 //   first stream:  key(c) = c.begin
-//   stream s > 0:  key(c) = the last chunk border <= min(c.end + lag_s, c.begin + ring),
-//                  but not before c.end
+//   stream s > 0:  key(c) = the first chunk border >= c.end + lag_s, or the last one
+//                  <= c.begin + ring if that is earlier; not before c.end
 // Order: by (key, stream), the first stream last among equal keys. So a chunk's kinds come in
 // stream order, and everything that touches ring slots of chunk c comes before the first task of a
 // chunk that reuses one of them (chunks have at most half the ring, hence c + 1 always fits).
@@ -35,7 +35,8 @@ struct Streams {
 };
 
 /// The streams of a launch. Lags: about one wave of workers behind the stream before.
-MONOMOE_HD inline Streams streams_of(const Plan& p) {
+template <class P>
+MONOMOE_HD Streams streams_of(const P& p) {
   Streams s{};
   const int32_t w{p.knobs.workers};
   if (!p.backward) {
@@ -57,15 +58,18 @@ MONOMOE_HD inline Streams streams_of(const Plan& p) {
 }
 
 /// Walks the chunks of a rank in row order, experts without rows included as empty chunks.
-MONOMOE_HD inline Chunk first_chunk(const Plan& p) {
+template <class P>
+MONOMOE_HD Chunk first_chunk(const P& p) {
   Chunk c{0, 0, 0};
   if (p.dims.local_experts() > 0) c.end = min_of(p.tables.tile_start[1], p.knobs.piece_tiles);
   return c;
 }
-MONOMOE_HD inline bool is_end(const Plan& p, const Chunk& c) {
+template <class P>
+MONOMOE_HD bool is_end(const P& p, const Chunk& c) {
   return c.expert >= p.dims.local_experts();
 }
-MONOMOE_HD inline Chunk next_chunk(const Plan& p, const Chunk& c) {
+template <class P>
+MONOMOE_HD Chunk next_chunk(const P& p, const Chunk& c) {
   if (c.end < p.tables.tile_start[c.expert + 1]) {
     const int32_t end{min_of(p.tables.tile_start[c.expert + 1], c.end + p.knobs.piece_tiles)};
     return {c.expert, c.end, end};
@@ -75,23 +79,34 @@ MONOMOE_HD inline Chunk next_chunk(const Plan& p, const Chunk& c) {
   return {e, c.end, min_of(p.tables.tile_start[e + 1], c.end + p.knobs.piece_tiles)};
 }
 
-MONOMOE_HD inline int32_t tickets_of(const Plan& p, const Stream& s, const Chunk& c) {
+template <class P>
+MONOMOE_HD int32_t tickets_of(const P& p, const Stream& s, const Chunk& c) {
   if (s.per_chunk > 0) return c.begin < c.end || p.wanted.empty_experts ? s.per_chunk : 0;
   return s.per_tile * max_of(0, c.end - max_of(c.begin, s.from_tile));
 }
 
-MONOMOE_HD inline int32_t key_of(const Plan& p, const Stream& s, bool is_first, const Chunk& c) {
+template <class P>
+MONOMOE_HD int32_t key_of(const P& p, const Stream& s, bool is_first, const Chunk& c) {
   if (is_first) return c.begin;
   const int32_t num_tiles{p.tables.num_tiles()};
-  // Sums in 64 bits: a lag may be as large as the number of workers.
-  const int64_t limit{min_of(int64_t{c.end} + s.lag_tiles, int64_t{c.begin} + p.knobs.ring_tiles)};
-  if (limit >= num_tiles) return num_tiles;
-  return max_of(c.end, chunk_of_tile(p, static_cast<int32_t>(limit)).begin);
+  // Up to the end of the chunk in which the lag ends (sums in 64 bits: a lag may be as large as the
+  // number of workers), but not beyond the last border that the ring allows.
+  const int64_t lag_end{int64_t{c.end} + s.lag_tiles};
+  const int64_t ring_end{int64_t{c.begin} + p.knobs.ring_tiles};
+  int32_t key{num_tiles};
+  if (s.lag_tiles == 0) {
+    key = c.end;
+  } else if (lag_end < num_tiles) {
+    key = chunk_of_tile(p, static_cast<int32_t>(lag_end) - 1).end;
+  }
+  if (ring_end < key) key = chunk_of_tile(p, static_cast<int32_t>(ring_end)).begin;
+  return max_of(c.end, key);
 }
 
 /// Starts with the tiles whose rows come from home rank + 1, so that owners don't all pull from one
 /// home at once: position `i` of chunk `c` -> row tile.
-MONOMOE_HD inline int32_t rotated_tile(const Plan& p, const Chunk& c, int32_t i) {
+template <class P>
+MONOMOE_HD int32_t rotated_tile(const P& p, const Chunk& c, int32_t i) {
   const Dims& d{p.dims};
   int32_t shift{0};
   if (d.rank + 1 < d.ranks) {
@@ -105,8 +120,9 @@ MONOMOE_HD inline int32_t rotated_tile(const Plan& p, const Chunk& c, int32_t i)
 }
 
 /// Task `idx` of a segment.
-MONOMOE_HD inline Task segment_task(const Plan& p, const Stream& s, const Chunk& c, int32_t pass,
-                                    int32_t idx) {
+template <class P>
+MONOMOE_HD Task segment_task(const P& p, const Stream& s, const Chunk& c, int32_t pass,
+                             int32_t idx) {
   Task t{};
   t.kind = s.kind;
   t.expert = c.expert;
@@ -144,7 +160,8 @@ struct SharedSegments {
 
 /// The shared expert needs no communication: its head hides the latency of the first rows, its
 /// tail fills the time while the last rows arrive.
-MONOMOE_HD inline SharedSegments shared_head(const Plan& p) {
+template <class P>
+MONOMOE_HD SharedSegments shared_head(const P& p) {
   SharedSegments s{};
   const int32_t m{p.token_tiles()};
   if (m == 0) return s;
@@ -161,7 +178,8 @@ MONOMOE_HD inline SharedSegments shared_head(const Plan& p) {
   return s;
 }
 
-MONOMOE_HD inline SharedSegments shared_tail(const Plan& p) {
+template <class P>
+MONOMOE_HD SharedSegments shared_tail(const P& p) {
   SharedSegments s{};
   if (p.dims.shared == 0) return s;
   if (!p.backward) {
@@ -186,18 +204,33 @@ MONOMOE_HD inline SharedSegments shared_tail(const Plan& p) {
 /// decode_main(plan, ticket) is the pure function; a cursor is its memory.
 class MainCursor {
  public:
-  MONOMOE_HD explicit MainCursor(const Plan& p)
-      : streams_{streams_of(p)}, head_{shared_head(p)}, tail_{shared_tail(p)} {
+  MainCursor() = default;
+  template <class P>
+  MONOMOE_HD explicit MainCursor(const P& p) {
+    start(p);
+  }
+
+  /// To the first ticket. (Not only a constructor: kernels keep the cursor in shared memory.)
+  template <class P>
+  MONOMOE_HD void start(const P& p) {
+    streams_ = streams_of(p);
+    head_ = shared_head(p);
+    tail_ = shared_tail(p);
+    part_ = Part::kHead;
+    done_ = false;
+    segment_ = -1;
+    begin_ = count_ = 0;
     for (int32_t s{0}; s < streams_.count; ++s) {
       Lane& l{lanes_[s]};
-      l.chunk = first_chunk(p);
+      l = {first_chunk(p), 0, 0};
       if (!is_end(p, l.chunk)) l.key = key_of(p, streams_.at[s], s == 0, l.chunk);
     }
     advance(p);
   }
 
   /// False: the line has ended before `ticket`. Tickets must not fall from call to call.
-  MONOMOE_HD bool seek(const Plan& p, int32_t ticket, Task* out) {
+  template <class P>
+  MONOMOE_HD bool seek(const P& p, int32_t ticket, Task* out) {
     while (!done_ && ticket >= begin_ + count_) {
       begin_ += count_;
       advance(p);
@@ -227,7 +260,8 @@ class MainCursor {
   };
 
   /// Moves to the next segment with tickets.
-  MONOMOE_HD void advance(const Plan& p) {
+  template <class P>
+  MONOMOE_HD void advance(const P& p) {
     for (;;) {
       if (part_ == Part::kHead) {
         if (++segment_ < head_.count) {
@@ -250,7 +284,8 @@ class MainCursor {
     }
   }
 
-  MONOMOE_HD bool next_routed(const Plan& p) {
+  template <class P>
+  MONOMOE_HD bool next_routed(const P& p) {
     for (;;) {
       int32_t best{-1};
       for (int32_t s{1}; s <= streams_.count; ++s) {  // the first stream comes last among equals
@@ -270,9 +305,9 @@ class MainCursor {
     }
   }
 
-  Streams streams_;
-  SharedSegments head_;
-  SharedSegments tail_;
+  Streams streams_{};
+  SharedSegments head_{};
+  SharedSegments tail_{};
   Lane lanes_[kMaxStreams];
   Part part_{Part::kHead};
   bool done_{false};
@@ -287,12 +322,14 @@ class MainCursor {
 /// The movers' line: all stage tasks, then dispatch in the order the first stream needs rows.
 class MoveCursor {
  public:
-  MONOMOE_HD explicit MoveCursor(const Plan& p)
+  template <class P>
+  MONOMOE_HD explicit MoveCursor(const P& p)
       : stages_{p.stage_chunks()}, chunk_{first_chunk(p)}, begin_{p.stage_chunks()} {
     count_chunk(p);
   }
 
-  MONOMOE_HD bool seek(const Plan& p, int32_t ticket, Task* out) {
+  template <class P>
+  MONOMOE_HD bool seek(const P& p, int32_t ticket, Task* out) {
     *out = Task{};
     if (ticket < stages_) {
       out->kind = Kind::kStage;
@@ -333,7 +370,8 @@ class MoveCursor {
   }
 
  private:
-  MONOMOE_HD void count_chunk(const Plan& p) {
+  template <class P>
+  MONOMOE_HD void count_chunk(const P& p) {
     count_ = 0;
     if (is_end(p, chunk_) || chunk_.begin == chunk_.end) return;
     last_parts_ = p.moves_of(p.rows_of(chunk_.expert, chunk_.end - 1));
@@ -351,8 +389,10 @@ class MoveCursor {
 /// The combine line: token blocks in order.
 class CombineCursor {
  public:
-  MONOMOE_HD explicit CombineCursor(const Plan& /*p*/) {}
-  MONOMOE_HD bool seek(const Plan& p, int32_t ticket, Task* out) {
+  template <class P>
+  MONOMOE_HD explicit CombineCursor(const P& /*p*/) {}
+  template <class P>
+  MONOMOE_HD bool seek(const P& p, int32_t ticket, Task* out) {
     *out = Task{};
     out->kind = Kind::kCombine;
     out->row = ticket;
@@ -363,8 +403,10 @@ class CombineCursor {
 /// All three, chosen by name.
 class Cursor {
  public:
-  MONOMOE_HD explicit Cursor(const Plan& p) : main_{p}, move_{p}, combine_{p} {}
-  MONOMOE_HD bool seek(const Plan& p, Line line, int32_t ticket, Task* out) {
+  template <class P>
+  MONOMOE_HD explicit Cursor(const P& p) : main_{p}, move_{p}, combine_{p} {}
+  template <class P>
+  MONOMOE_HD bool seek(const P& p, Line line, int32_t ticket, Task* out) {
     switch (line) {
       case Line::kMain:
         return main_.seek(p, ticket, out);
@@ -382,7 +424,8 @@ class Cursor {
 };
 
 /// Task of one ticket, a pure function. False: the line ends before it.
-MONOMOE_HD inline bool decode(const Plan& p, Line line, int32_t ticket, Task* out) {
+template <class P>
+MONOMOE_HD bool decode(const P& p, Line line, int32_t ticket, Task* out) {
   return Cursor{p}.seek(p, line, ticket, out);
 }
 

@@ -31,14 +31,17 @@ struct Knobs {
   bool save_shared{true};  // forward keeps the shared expert's pre-activations
 };
 
-struct Plan {
+/// `Tile` is TileShape and `Pass` bool, or FixedTile and a constant in kernels, which then divide
+/// by constants and hold the code of one pass only.
+template <class Tile, class Pass>
+struct BasicPlan {
   Dims dims;
-  TileShape tile;
+  Tile tile;
   Knobs knobs;
   Wanted wanted;
   Tables tables;
   uint32_t epoch{0};
-  bool backward{false};
+  Pass backward{};
   bool chain_shared{false};  // local group: shared gradients are added up in rank order
 
   // Column tiles.
@@ -98,6 +101,21 @@ struct Plan {
     return rows_in_tile(tables, tile, dims.ranks, expert, n);
   }
 };
+using Plan = BasicPlan<TileShape, bool>;
+
+/// A pass as a type; reads like the bool of a Plan.
+template <bool kBackward>
+struct FixedPass {
+  MONOMOE_HD constexpr operator bool() const { return kBackward; }  // NOLINT: implicit on purpose
+};
+template <bool kBackward>
+using FixedPlan = BasicPlan<FixedTile, FixedPass<kBackward>>;
+
+/// The same plan for kernels. Its tile must be the default, its pass `kBackward`.
+template <bool kBackward>
+MONOMOE_HD FixedPlan<kBackward> fix_plan(const Plan& p) {
+  return {p.dims, {}, p.knobs, p.wanted, p.tables, p.epoch, {}, p.chain_shared};
+}
 
 /// A run of row tiles of one expert that is ordered as one piece. `begin == end`: an expert
 /// without rows.
@@ -108,7 +126,8 @@ struct Chunk {
 };
 
 /// The chunk that holds row tile `n` (n < num_tiles).
-MONOMOE_HD inline Chunk chunk_of_tile(const Plan& p, int32_t n) {
+template <class P>
+MONOMOE_HD Chunk chunk_of_tile(const P& p, int32_t n) {
   const int32_t e{expert_of_tile(p.tables, p.dims.local_experts(), n)};
   const int32_t first{p.tables.tile_start[e]};
   const int32_t begin{first + (n - first) / p.knobs.piece_tiles * p.knobs.piece_tiles};
@@ -116,7 +135,8 @@ MONOMOE_HD inline Chunk chunk_of_tile(const Plan& p, int32_t n) {
 }
 
 /// Does the expert of `c` have more than one chunk? (Its weight gradients spill between them.)
-MONOMOE_HD inline bool is_chunked(const Plan& p, const Chunk& c) {
+template <class P>
+MONOMOE_HD bool is_chunked(const P& p, const Chunk& c) {
   return p.tables.tile_start[c.expert + 1] - p.tables.tile_start[c.expert] > p.knobs.piece_tiles;
 }
 

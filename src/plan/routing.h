@@ -49,16 +49,18 @@ struct TableLayout {
 };
 
 /// Rows of row space a rank may need: it may receive every route of the group.
-MONOMOE_HD constexpr int64_t row_capacity(const Dims& d, const TileShape& t, int64_t group_tokens) {
+template <class Tile>
+MONOMOE_HD constexpr int64_t row_capacity(const Dims& d, const Tile& t, int64_t group_tokens) {
   return round_up<int64_t>(group_tokens * d.top_k, t.rows) + int64_t{d.local_experts()} * t.rows;
 }
 
-MONOMOE_HD constexpr int32_t num_token_blocks(int32_t tokens, const TileShape& t) {
+template <class Tile>
+MONOMOE_HD constexpr int32_t num_token_blocks(int32_t tokens, const Tile& t) {
   return ceil_div(tokens, t.sum_tokens);
 }
 
-MONOMOE_HD constexpr TableLayout table_layout(const Dims& d, const TileShape& t,
-                                              int64_t group_tokens) {
+template <class Tile>
+MONOMOE_HD constexpr TableLayout table_layout(const Dims& d, const Tile& t, int64_t group_tokens) {
   TableLayout l{};
   int64_t at{round_up<int64_t>(sizeof(TableHeader) / 4, 4)};
   l.home_start = at;
@@ -116,13 +118,15 @@ MONOMOE_HD inline int32_t expert_of_tile(const Tables& t, int32_t num_local, int
 }
 
 /// Real rows of row tile `n` of local expert `e`: 1 .. tile rows.
-MONOMOE_HD inline int32_t rows_in_tile(const Tables& t, const TileShape& s, int32_t ranks,
-                                       int32_t e, int32_t n) {
+template <class Tile>
+MONOMOE_HD constexpr int32_t rows_in_tile(const Tables& t, const Tile& s, int32_t ranks, int32_t e,
+                                          int32_t n) {
   return min_of(s.rows, expert_rows(t, ranks, e) - (n - t.tile_start[e]) * s.rows);
 }
 
 /// Rows of a tile that are written: the real ones and the zero rows up to the alignment.
-MONOMOE_HD constexpr int32_t padded_rows(int32_t rows, const TileShape& s) {
+template <class Tile>
+MONOMOE_HD constexpr int32_t padded_rows(int32_t rows, const Tile& s) {
   return min_of(s.rows, round_up(rows, s.align));
 }
 

@@ -25,6 +25,16 @@ MONOMOE_HD constexpr TileShape make_tile(int32_t rows, int32_t cols, int32_t tok
 static_assert(make_tile(128, 128, 16).move_rows == TileShape{}.move_rows);
 static_assert(make_tile(128, 128, 16).stage_tokens == TileShape{}.stage_tokens);
 
+/// The default tile as compile-time constants, for kernels.
+struct FixedTile {
+  static constexpr int32_t rows{TileShape{}.rows};
+  static constexpr int32_t cols{TileShape{}.cols};
+  static constexpr int32_t align{TileShape{}.align};
+  static constexpr int32_t move_rows{TileShape{}.move_rows};
+  static constexpr int32_t stage_tokens{TileShape{}.stage_tokens};
+  static constexpr int32_t sum_tokens{TileShape{}.sum_tokens};
+};
+
 /// What a launch on one rank works on.
 struct Dims {
   int32_t ranks{1};

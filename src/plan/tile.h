@@ -16,25 +16,36 @@ struct TilePos {
 
 constexpr int32_t kRasterBlock{8};
 
-/// Tile `idx` of an m_tiles x n_tiles grid walked in blocks of 8 x 8, rows fastest: bands of 8 row
-/// tiles, in a band all columns block by block. The last band and block may be ragged.
+/// Tile `idx` of an m_tiles x n_tiles grid walked in bands of about 8 row tiles, rows fastest, so
+/// that a band's rows and the columns in work stay in L2. Bands differ by at most one row tile:
+/// with 9 row tiles a band of 8 and one of 1 would read the columns twice.
 MONOMOE_HD constexpr TilePos raster(int32_t idx, int32_t m_tiles, int32_t n_tiles) {
-  const int32_t band{idx / (kRasterBlock * n_tiles)};
-  const int32_t in_band{idx - band * kRasterBlock * n_tiles};
-  const int32_t height{min_of(kRasterBlock, m_tiles - band * kRasterBlock)};
-  return {band * kRasterBlock + in_band % height, in_band / height};
+  const int32_t bands{max_of(1, (m_tiles + kRasterBlock / 2) / kRasterBlock)};
+  const int32_t height{m_tiles / bands};
+  const int32_t taller{m_tiles - bands * height};  // the first bands have one row tile more
+  const int32_t in_taller{taller * (height + 1) * n_tiles};
+  const bool is_taller{idx < in_taller};
+  const int32_t rows{is_taller ? height + 1 : height};
+  const int32_t at{is_taller ? idx : idx - in_taller};
+  const int32_t band{at / (rows * n_tiles)};
+  const int32_t in_band{at - band * rows * n_tiles};
+  const int32_t first{(is_taller ? 0 : taller * (height + 1)) + band * rows};
+  return {first + in_band % rows, in_band / rows};
 }
 
 /// Column tiles of gate_up: a tile holds cols/2 gate columns and the matching up columns.
-MONOMOE_HD constexpr int32_t gate_up_tiles(int32_t inter, const TileShape& t) {
+template <class Tile>
+MONOMOE_HD constexpr int32_t gate_up_tiles(int32_t inter, const Tile& t) {
   return ceil_div(inter, t.cols / 2);
 }
 
-MONOMOE_HD constexpr int32_t col_tiles(int32_t width, const TileShape& t) {
+template <class Tile>
+MONOMOE_HD constexpr int32_t col_tiles(int32_t width, const Tile& t) {
   return ceil_div(width, t.cols);
 }
 
-MONOMOE_HD constexpr int32_t row_tiles(int32_t rows, const TileShape& t) {
+template <class Tile>
+MONOMOE_HD constexpr int32_t row_tiles(int32_t rows, const Tile& t) {
   return ceil_div(rows, t.rows);
 }
 

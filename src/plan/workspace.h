@@ -67,7 +67,9 @@ struct Layout {
   Extent at[kNumRegions];
   int64_t heap_bytes{0};
   int64_t local_bytes{0};
-  MONOMOE_HD constexpr const Extent& operator[](Region r) const { return at[static_cast<int32_t>(r)]; }
+  MONOMOE_HD constexpr const Extent& operator[](Region r) const {
+    return at[static_cast<int32_t>(r)];
+  }
 };
 
 /// Pre-activations are stored in blocks of 64 rows x 64 columns (task/gate_up.h).

@@ -4,11 +4,17 @@
 
 #include "monomoe/error.h"
 #include "runtime/cpu_backend.h"
+#include "runtime/sm90_backend.h"
 
 namespace monomoe {
 
 const std::vector<Backend*>& available_backends() {
-  static const std::vector<Backend*> all{&cpu_backend()};
+  static const std::vector<Backend*> all{[] {
+    std::vector<Backend*> found;
+    if (Backend* const gpu{sm90_backend()}) found.push_back(gpu);
+    found.push_back(&cpu_backend());
+    return found;
+  }()};
   return all;
 }
 
@@ -25,6 +31,13 @@ Backend& backend_for(const Device& device) {
   throw Error{ErrorCode::kBackend, std::string{"MONOMOE_BACKEND: one of {"} + names + "} wanted, " +
                                        (forced != nullptr ? forced : "nothing") +
                                        " given; unset it or run `python -m monomoe doctor`"};
+}
+
+bool is_served(const Device& device) {
+  for (const Backend* b : available_backends()) {
+    if (b->serves(device)) return true;
+  }
+  return false;
 }
 
 }  // namespace monomoe

@@ -1,70 +1,16 @@
 #include "runtime/cpu_backend.h"
 
+#include <thread>
+
 #include "arch/cpu/schedule.h"
 #include "arch/cpu/worker.h"
 #include "base/expect.h"
 #include "plan/epoch.h"
+#include "runtime/operands.h"
 #include "runtime/planner.h"
 
 namespace monomoe {
 namespace {
-
-cpu::Rows rows_of(const Tensor& t, int64_t first_row) {
-  if (!t.given()) return {};
-  const Bf16* data{static_cast<const Bf16*>(t.data)};
-  if (t.ndim == 3) {
-    return {data == nullptr ? data : data + first_row * t.stride[0], t.stride[1], t.stride[0]};
-  }
-  return {data == nullptr ? data : data + first_row * t.stride[0], t.stride[0], 0};
-}
-
-cpu::GradOut grad_of(const Tensor& t, int64_t first_matrix) {
-  if (!t.given()) return {};
-  if (t.ndim == 1) return {t.data, 0, 0};
-  if (t.ndim == 2) return {t.data, t.stride[0], 0};
-  const int64_t item{t.dtype == DType::kF32 ? 4 : 2};
-  return {static_cast<std::byte*>(t.data) + first_matrix * t.stride[0] * item, t.stride[1],
-          t.stride[0]};
-}
-
-cpu::Scalars scalars_of(const Tensor& t, int64_t first_row) {
-  if (!t.given()) return {};
-  return {static_cast<float*>(t.data) + first_row * t.stride[0], t.stride[0], t.stride[1]};
-}
-
-GradStore store_of(const Call& c) {
-  if (c.accumulate) return GradStore::kAddF32;
-  return c.config.weight_grad == WeightGrad::kF32 ? GradStore::kF32 : GradStore::kBf16;
-}
-
-/// The caller's tensors as one rank sees them.
-void bind_tensors(const Call& c, const RankPlan& p, cpu::RankLaunch* r) {
-  const int64_t token{p.first_token};
-  const int64_t expert{p.plan.dims.first_expert()};
-  const WeightTensors& w{c.weights};
-  r->clamp = c.clamp;
-  r->x = rows_of(c.x, token);
-  r->dy = rows_of(c.dy, token);
-  r->topk_weights = scalars_of(c.topk_weights, token);
-  r->weights = {rows_of(w.gate, expert),
-                rows_of(w.up, expert),
-                rows_of(w.down, expert),
-                rows_of(w.shared_gate, 0),
-                rows_of(w.shared_up, 0),
-                rows_of(w.shared_down, 0),
-                static_cast<const Bf16*>(c.score ? w.shared_score.data : nullptr)};
-  if (c.y.given()) {
-    r->y = static_cast<Bf16*>(c.y.data) + token * c.y.stride[0];
-    r->y_row = c.y.stride[0];
-  }
-  r->dtopk_weights = scalars_of(c.dtopk_weights, token);
-  r->grads = {grad_of(c.grads.gate, expert),    grad_of(c.grads.up, expert),
-              grad_of(c.grads.down, expert),    grad_of(c.grads.shared_gate, 0),
-              grad_of(c.grads.shared_up, 0),    grad_of(c.grads.shared_down, 0),
-              grad_of(c.grads.shared_score, 0), store_of(c)};
-  r->saved = static_cast<std::byte*>(c.saved.data) + p.saved_offset;
-  r->saved_layout = p.saved;
-}
 
 /// Memory of all ranks for these plans, and every rank's view of it.
 std::vector<cpu::RankLaunch> bind_memory(Group::Impl& g, const std::vector<RankPlan>& plans,
@@ -104,9 +50,10 @@ void write_launch_words(const std::vector<cpu::RankLaunch>& ranks, int32_t absen
   for (const cpu::RankLaunch& r : ranks) {
     const Plan& p{r.plan};
     if (p.dims.rank == absent) continue;
-    const LaunchWord word{p.epoch, p.backward ? 2U : 1U, p.tables.header->hash,
-                          static_cast<uint32_t>(p.dims.hidden * 31 + p.dims.top_k * 7 +
-                                                p.dims.experts + (p.knobs.save_x ? 1 : 0))};
+    const LaunchWord word{
+        p.epoch, p.backward ? 2U : 1U, p.tables.header->hash,
+        static_cast<uint32_t>(p.dims.hidden * 31 + p.dims.top_k * 7 + p.dims.experts +
+                              p.knobs.save_tiles * 1009 + (p.knobs.save_x ? 1 : 0))};
     for (const HeapView& h : r.heaps) h.words[p.dims.rank] = word;
   }
 }
@@ -119,7 +66,11 @@ class CpuBackend final : public Backend {
     return device.kind == DeviceKind::kCpu;
   }
 
-  void schedule(Group::Impl& g, const Tensor& ids, const Schedule& out) override {
+  [[nodiscard]] PlanTraits traits(Group::Impl& /*g*/, const Device& /*device*/) override {
+    return {Arch::kCpu, max_of(1, static_cast<int32_t>(std::thread::hardware_concurrency())), true};
+  }
+
+  void schedule(Group::Impl& g, const Tensor& ids, const Schedule& out, void* /*stream*/) override {
     std::vector<Dims> dims;
     std::vector<int32_t*> words;
     for (const RankTables& t : rank_tables(g, out)) {
@@ -130,11 +81,12 @@ class CpuBackend final : public Backend {
                       {ids.data, ids.dtype == DType::kI64, ids.stride[0], ids.stride[1]}, words);
   }
 
-  std::optional<Fault> run(Group::Impl& g, const Call& call) override {
-    const std::vector<RankPlan> plans{make_plans(g, call, Arch::kCpu)};
+  std::optional<Fault> run(Group::Impl& g, const Call& call,
+                           const std::vector<RankPlan>& plans) override {
     const uint32_t epoch{++g.epoch};
     std::vector<cpu::RankLaunch> ranks{bind_memory(g, plans, epoch)};
-    for (size_t i{0}; i < ranks.size(); ++i) bind_tensors(call, plans[i], &ranks[i]);
+    for (size_t i{0}; i < ranks.size(); ++i)
+      static_cast<Operands&>(ranks[i]) = bind_operands(call, plans[i]);
     write_launch_words(ranks, g.hooks.absent_rank);
     const TestHooks& h{g.hooks};
     const cpu::RunResult result{
@@ -143,6 +95,8 @@ class CpuBackend final : public Backend {
     g.hooks.tasks_done = result.tasks_done;
     return result.fault;
   }
+
+  std::optional<std::string> poll(Group::Impl& /*g*/) override { return std::nullopt; }
 };
 
 }  // namespace

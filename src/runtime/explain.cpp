@@ -1,5 +1,6 @@
 // explain: what would be done, as text.
 #include <sstream>
+#include <thread>
 
 #include "monomoe/layer.h"
 #include "plan/cost.h"
@@ -65,8 +66,10 @@ std::string explain(const Shape& shape, const Config& config) {
   d.experts = static_cast<int32_t>(shape.experts);
   d.top_k = static_cast<int32_t>(shape.top_k);
   d.shared = static_cast<int32_t>(shape.shared);
-  const Knobs fwd{choose_knobs(config, Arch::kCpu, tile, d, shape.tokens, false)};
-  const Knobs bwd{choose_knobs(config, Arch::kCpu, tile, d, shape.tokens, true)};
+  const PlanTraits traits{
+      Arch::kCpu, max_of(1, static_cast<int32_t>(std::thread::hardware_concurrency())), true};
+  const Knobs fwd{choose_knobs(config, traits, tile, d, shape.tokens, false)};
+  const Knobs bwd{choose_knobs(config, traits, tile, d, shape.tokens, true)};
   const int64_t rows{shape.tokens * shape.top_k};
 
   std::ostringstream s;

@@ -6,6 +6,7 @@
 
 #include "base/int_math.h"
 #include "plan/epoch.h"
+#include "runtime/backend.h"
 #include "runtime/group_impl.h"
 #include "runtime/validate.h"
 
@@ -52,7 +53,11 @@ Group::Impl::Impl(int32_t num_ranks, double timeout)
       local(static_cast<size_t>(num_ranks)),
       counters(static_cast<size_t>(num_ranks)) {}
 
-void Group::Impl::require_usable() const {
+void Group::Impl::require_usable() {
+  for (Backend* b : available_backends()) {
+    if (closed || fault) break;
+    fault = b->poll(*this);
+  }
   if (closed) refuse_closed_group();
   if (fault) throw Error{ErrorCode::kFault, *fault};
 }
@@ -104,6 +109,7 @@ void Group::close() {
   impl_->heaps = LocalHeaps{impl_->ranks};
   impl_->local.clear();
   impl_->counters.clear();
+  impl_->devices.clear();
 }
 
 }  // namespace monomoe

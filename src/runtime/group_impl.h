@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "arch/cpu/worker.h"
+#include "arch/sm90/backend.h"
 #include "comm/local.h"
 #include "monomoe/group.h"
 #include "plan/shape.h"
@@ -54,8 +57,10 @@ struct Group::Impl {
   std::vector<Arena> local;
   std::vector<CounterMemory> counters;
 
-  /// Refuses a closed group and reports an earlier fault.
-  void require_usable() const;
+  std::map<int32_t, std::unique_ptr<sm90::DeviceGroup>> devices;  // by CUDA device
+
+  /// Refuses a closed group and reports what an earlier call left behind.
+  void require_usable();
 };
 
 }  // namespace monomoe

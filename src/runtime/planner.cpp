@@ -1,8 +1,7 @@
 #include "runtime/planner.h"
 
-#include <thread>
+#include <algorithm>
 
-#include "base/expect.h"
 #include "plan/order.h"
 
 namespace monomoe {
@@ -39,16 +38,13 @@ Wanted wanted_of(const Call& c) {
   return w;
 }
 
-bool any_chunked(const Plan& p) {
+/// May an expert have more than one chunk? Exact if the counts are known here.
+bool may_chunk(const Plan& p, const PlanTraits& traits, int64_t capacity) {
+  if (!traits.tables_on_host) return capacity > p.knobs.piece_tiles;
   for (int32_t e{0}; e < p.dims.local_experts(); ++e) {
     if (p.tables.tile_start[e + 1] - p.tables.tile_start[e] > p.knobs.piece_tiles) return true;
   }
   return false;
-}
-
-int32_t default_workers(Arch arch) {
-  expect(arch == Arch::kCpu, "a GPU backend passes its own number of workers");
-  return max_of(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace
@@ -80,13 +76,13 @@ int64_t schedule_words(const Group::Impl& group, int64_t tokens, int64_t experts
   return words;
 }
 
-Knobs choose_knobs(const Config& c, Arch arch, const TileShape& tile, const Dims& d,
+Knobs choose_knobs(const Config& c, const PlanTraits& traits, const TileShape& tile, const Dims& d,
                    int64_t group_tokens, bool backward) {
-  const Policy& policy{policy_of(arch)};
+  const Policy& policy{policy_of(traits.arch)};
   const int64_t capacity{max_of<int64_t>(2, tile_capacity(d, tile, group_tokens))};
   const auto tiles = [](int64_t rows) { return ceil_div(rows, kRowUnit); };
   Knobs k{};
-  k.workers = c.workers ? static_cast<int32_t>(*c.workers) : default_workers(arch);
+  k.workers = c.workers ? static_cast<int32_t>(*c.workers) : traits.workers;
   k.ring_tiles =
       static_cast<int32_t>(min_of(capacity, tiles(c.ring_rows.value_or(policy.ring_rows))));
   const int64_t minibatch{c.minibatch_rows.value_or(policy.minibatch_rows) / kRowUnit};
@@ -104,7 +100,8 @@ Knobs choose_knobs(const Config& c, Arch arch, const TileShape& tile, const Dims
   return k;
 }
 
-std::vector<RankPlan> make_plans(const Group::Impl& group, const Call& c, Arch arch) {
+std::vector<RankPlan> make_plans(const Group::Impl& group, const Call& c,
+                                 const PlanTraits& traits) {
   std::vector<RankPlan> out;
   int64_t saved_offset{0};
   for (const RankTables& t : rank_tables(group, c.schedule)) {
@@ -116,7 +113,7 @@ std::vector<RankPlan> make_plans(const Group::Impl& group, const Call& c, Arch a
     p.dims.shared = static_cast<int32_t>(c.shared);
     p.dims.score = c.score;
     p.tile = group.tile;
-    p.knobs = choose_knobs(c.config, arch, group.tile, p.dims, c.tokens, c.backward);
+    p.knobs = choose_knobs(c.config, traits, group.tile, p.dims, c.tokens, c.backward);
     p.wanted = wanted_of(c);
     p.tables = t.tables;
     p.backward = c.backward;
@@ -125,17 +122,29 @@ std::vector<RankPlan> make_plans(const Group::Impl& group, const Call& c, Arch a
     r.saved = saved_layout(p.dims, p.tile, p.knobs);
     r.saved_offset = saved_offset;
     saved_offset += r.saved.bytes;
+    const int64_t capacity{tile_capacity(p.dims, p.tile, c.tokens)};
+    const int64_t tiles{traits.tables_on_host ? p.tables.num_tiles() : capacity};
     r.facts = {p.dims,
                p.tile,
                p.knobs.ring_tiles,
-               tile_capacity(p.dims, p.tile, c.tokens),
+               capacity,
                p.backward,
-               p.knobs.save_tiles < p.tables.num_tiles() || !p.knobs.save_shared,
-               p.backward && any_chunked(p) ? p.wgrad_tiles() : 0,
+               p.knobs.save_tiles < tiles || !p.knobs.save_shared,
+               p.backward && may_chunk(p, traits, capacity) ? p.wgrad_tiles() : 0,
                p.chain_shared ? p.shared_wgrad_tiles() : 0};
     out.push_back(r);
   }
   return out;
+}
+
+int64_t most_tickets(const RankPlan& r) {
+  const Plan& p{r.plan};
+  const int64_t per_tile{int64_t{p.gu_tiles()} + p.inter_tiles() + 2 * p.hidden_tiles()};
+  const int64_t chunks{p.dims.local_experts() + r.facts.tile_capacity / p.knobs.piece_tiles};
+  const int64_t shared{p.token_tiles() * (int64_t{p.shared_gu_tiles()} + p.shared_inter_tiles() +
+                                          2 * p.hidden_tiles() + 2)};
+  return r.facts.tile_capacity * per_tile + chunks * p.wgrad_tiles() + shared +
+         p.shared_wgrad_tiles();
 }
 
 }  // namespace monomoe

@@ -37,9 +37,10 @@ void fill_nan(const Tensor& t) {
 
 void run_call(Group::Impl& g, const Call& c) {
   Backend& backend{backend_for(c.x.device)};
-  const std::vector<RankPlan> plans{make_plans(g, c, backend.arch())};
-  check_saved(c.saved, plans.back().saved_offset + plans.back().saved.bytes);
-  const std::optional<Fault> fault{backend.run(g, c)};
+  const std::vector<RankPlan> plans{make_plans(g, c, backend.traits(g, c.x.device))};
+  for (const RankPlan& p : plans) check_tickets(most_tickets(p));
+  check_saved(c.saved, plans.back().saved_offset + plans.back().saved.bytes, c.x.device);
+  const std::optional<Fault> fault{backend.run(g, c, plans)};
   if (!fault) return;
   for (const Tensor* t :
        {&c.y, &c.dtopk_weights, &c.grads.gate, &c.grads.up, &c.grads.down, &c.grads.shared_gate,
@@ -54,6 +55,7 @@ void run_call(Group::Impl& g, const Call& c) {
 
 std::vector<int64_t> split_tokens(int64_t tokens, int64_t ranks) {
   check_group(ranks, 1.0);
+  check_shape({tokens, 8, 8, 1, 1, 0, ranks}, ranks);
   std::vector<int64_t> out;
   for (int64_t r{0}; r < ranks; ++r) {
     out.push_back(tokens / ranks + (r < tokens % ranks ? 1 : 0));
@@ -67,12 +69,12 @@ int64_t schedule_words(const Group& group, int64_t tokens, int64_t experts, int6
   return schedule_words(group.impl(), tokens, experts, top_k);
 }
 
-void schedule(Group& group, const Tensor& topk_ids, const Schedule& out, void* /*stream*/) {
+void schedule(Group& group, const Tensor& topk_ids, const Schedule& out, void* stream) {
   Group::Impl& g{group.impl()};
   const std::lock_guard lock{g.mutex};
   g.require_usable();
   check_schedule(g, topk_ids, out);
-  backend_for(topk_ids.device).schedule(g, topk_ids, out);
+  backend_for(topk_ids.device).schedule(g, topk_ids, out, stream);
 }
 
 int64_t saved_bytes(const Group& group, const Shape& shape, const Config& config) {
@@ -88,7 +90,7 @@ int64_t saved_bytes(const Group& group, const Shape& shape, const Config& config
   d.shared = static_cast<int32_t>(shape.shared);
   d.score = d.shared > 0;
   d.tokens = static_cast<int32_t>(shape.tokens);
-  const Knobs k{choose_knobs(config, Arch::kCpu, g.tile, d, shape.tokens, false)};
+  const Knobs k{choose_knobs(config, PlanTraits{}, g.tile, d, shape.tokens, false)};
   // Any split of the tokens: every rank may round its tokens up once more.
   int64_t bytes{saved_layout(d, g.tile, k).bytes};
   for (int32_t r{1}; r < g.ranks; ++r) {

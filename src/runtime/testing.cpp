@@ -21,6 +21,7 @@ void poison(Group& group, uint8_t byte) {
   g.hooks.fill = byte;
   g.heaps.fill(byte);
   for (Arena& a : g.local) a.fill(byte);
+  for (auto& [index, device] : g.devices) device->poison(byte);
 }
 
 void set_epoch(Group& group, uint32_t epoch) {
@@ -29,6 +30,7 @@ void set_epoch(Group& group, uint32_t epoch) {
   g.epoch = epoch - 1;
   g.heaps.set_epoch(epoch - 1);
   for (CounterMemory& c : g.counters) c.clear();
+  for (auto& [index, device] : g.devices) device->set_epoch(epoch);
 }
 
 void never_start(Group& group, int64_t rank) {
@@ -47,6 +49,17 @@ int64_t tasks_done(Group& group, int64_t rank) {
   const auto& done = group.impl().hooks.tasks_done;
   const auto i = static_cast<size_t>(rank);
   return i < done.size() ? done[i] : 0;
+}
+
+std::vector<uint64_t> role_clocks(Group& group) {
+  const std::lock_guard lock{group.impl().mutex};
+  std::vector<uint64_t> sum;
+  for (auto& [index, device] : group.impl().devices) {
+    const std::vector<uint64_t> own{device->take_clocks()};
+    sum.resize(own.size());
+    for (size_t i{0}; i < own.size(); ++i) sum[i] += own[i];
+  }
+  return sum;
 }
 
 }  // namespace monomoe::testing

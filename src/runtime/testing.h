@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "monomoe/group.h"
 
@@ -37,5 +38,9 @@ void hold(Group& group, int64_t rank, int64_t task_idx);
 
 /// Tasks that the last call executed on `rank`.
 int64_t tasks_done(Group& group, int64_t rank);
+
+/// Cycles that the roles of GPU workers spent since the last call, in the order of cuda::RoleTime;
+/// empty in builds without MONOMOE_ROLE_CLOCKS.
+std::vector<uint64_t> role_clocks(Group& group);
 
 }  // namespace monomoe::testing

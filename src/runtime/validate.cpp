@@ -1,11 +1,13 @@
 #include "runtime/validate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "plan/routing.h"
 #include "plan/shape.h"
+#include "runtime/backend.h"
 #include "runtime/planner.h"
 
 namespace monomoe {
@@ -47,9 +49,13 @@ const char* text(DType d) {
 }
 
 std::string text(const Device& d) {
-  if (d.kind == DeviceKind::kCpu) return "cpu";
+  if (d.kind == DeviceKind::kCpu) return d.index == 0 ? "cpu" : "cpu:" + text(int64_t{d.index});
   if (d.kind == DeviceKind::kCuda) return "cuda:" + text(int64_t{d.index});
   return "another device";
+}
+
+std::string served_devices() {
+  return is_served({DeviceKind::kCuda, 0}) ? "cpu or a Hopper GPU" : "cpu";
 }
 
 std::string text(const int64_t* dims, int32_t n) {
@@ -86,12 +92,54 @@ void check_width(const char* subject, int64_t v) {
 
 void check_given(const Tensor& t, const char* name) {
   if (!t.given()) refuse_value(name, "a tensor", "nothing", "pass it");
+  if (t.data == nullptr && t.numel() > 0) {
+    refuse_value(name, "memory behind the tensor", "a null pointer", "pass the tensor's data");
+  }
+}
+
+void check_alignment(const Tensor& t, const char* name, int64_t bytes) {
+  if (reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(bytes) == 0) return;
+  refuse_value(name, "elements at " + text(bytes) + "-byte aligned addresses",
+               "a misaligned first element", "pass .clone()");
+}
+
+/// Outputs only: no two elements share memory.
+void check_no_overlap(const Tensor& t, const char* name) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, extent
+  for (size_t i{0}; i < static_cast<size_t>(t.ndim); ++i) {
+    if (t.shape[i] > 1) dims.emplace_back(t.stride[i], t.shape[i]);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t span{1};
+  for (const auto& [stride, extent] : dims) {
+    if (stride < span) {
+      refuse_value(name, "elements that do not overlap", "strides " + text(t.stride.data(), t.ndim),
+                   "pass a tensor of its own");
+    }
+    span = stride * extent;
+  }
+}
+
+/// No output may be another tensor of the call.
+void check_distinct(std::initializer_list<std::pair<const Tensor*, const char*>> outputs,
+                    std::initializer_list<std::pair<const Tensor*, const char*>> others) {
+  for (auto a = outputs.begin(); a != outputs.end(); ++a) {
+    if (!a->first->given() || a->first->numel() == 0) continue;
+    const auto check = [&a](const std::pair<const Tensor*, const char*>& b) {
+      if (b.first->given() && b.first->numel() > 0 && a->first->data == b.first->data) {
+        refuse_value(a->second, "memory of its own", std::string{"the memory of "} + b.second,
+                     "pass a new tensor");
+      }
+    };
+    std::for_each(a + 1, outputs.end(), check);
+    std::for_each(others.begin(), others.end(), check);
+  }
 }
 
 void check_device(const Tensor& t, const char* name, const Device& device) {
-  if (t.device.kind != DeviceKind::kCpu) {
-    refuse(ErrorCode::kType, name, "a tensor on cpu", text(t.device) + " given",
-           "this build has no backend for that device; `python -m monomoe doctor` says more");
+  if (!is_served(t.device)) {
+    refuse(ErrorCode::kType, name, "a tensor on " + served_devices(), text(t.device) + " given",
+           "no backend serves that device here; `python -m monomoe doctor` says more");
   }
   if (t.device == device) return;
   refuse(ErrorCode::kType, name, "a tensor on " + text(device), text(t.device) + " given",
@@ -158,10 +206,7 @@ void check_f32_scalars(const Tensor& t, const char* name, int64_t tokens, int64_
   check_device(t, name, device);
   check_dtype(t, name, DType::kF32);
   check_shape_is(t, name, {tokens, top_k}, "[T, K]");
-  if (reinterpret_cast<uintptr_t>(t.data) % 4 != 0) {
-    refuse_value(name, "elements at 4-byte aligned addresses", "a misaligned first element",
-                 "pass .clone()");
-  }
+  check_alignment(t, name, 4);
 }
 
 void check_token_counts(const std::vector<int64_t>& counts, int64_t ranks, int64_t tokens) {
@@ -171,8 +216,7 @@ void check_token_counts(const std::vector<int64_t>& counts, int64_t ranks, int64
                  "pass one count for each rank of the group");
   }
   for (const int64_t c : counts) {
-    check_range("tokens_per_rank", c, 0, std::numeric_limits<int64_t>::max(),
-                "a rank without tokens has 0");
+    check_range("tokens_per_rank", c, 0, kMaxRows, "a rank without tokens has 0");
   }
   const int64_t sum{std::accumulate(counts.begin(), counts.end(), int64_t{0})};
   if (sum != tokens) {
@@ -193,9 +237,9 @@ void check_routing_size(int64_t tokens, int64_t top_k, int64_t experts) {
   }
 }
 
-void check_tables(const Tensor& t, int64_t words) {
+void check_tables(const Tensor& t, int64_t words, const Device& device) {
   check_given(t, "schedule.tables");
-  check_device(t, "schedule.tables", Device{});
+  check_device(t, "schedule.tables", device);
   check_dtype(t, "schedule.tables", DType::kI32);
   if (t.ndim == 1 && t.shape[0] == words && (words < 2 || t.stride[0] == 1) &&
       reinterpret_cast<uintptr_t>(t.data) % 8 == 0) {
@@ -220,10 +264,12 @@ void check_ids(const Tensor& ids, int64_t experts) {
 }
 
 /// Do the tables come from a schedule of these sizes?
-void check_schedule_fits(const Group::Impl& group, const Schedule& s, int64_t tokens) {
+void check_schedule_fits(const Group::Impl& group, const Schedule& s, int64_t tokens,
+                         const Device& device) {
   check_routing_size(tokens, s.top_k, s.experts);
   check_token_counts(s.tokens_per_rank, group.ranks, tokens);
-  check_tables(s.tables, schedule_words(group, tokens, s.experts, s.top_k));
+  check_tables(s.tables, schedule_words(group, tokens, s.experts, s.top_k), device);
+  if (device.kind != DeviceKind::kCpu) return;  // not for the host to read
   const std::vector<RankTables> tables{rank_tables(group, s)};
   for (const RankTables& t : tables) {
     const TableHeader& h{*t.tables.header};
@@ -270,8 +316,10 @@ void check_grad(const Call& c, const Tensor& t, const std::string& name,
   const bool wide{c.accumulate || c.config.weight_grad == WeightGrad::kF32};
   check_device(t, name.c_str(), c.x.device);
   check_dtype(t, name.c_str(), wide ? DType::kF32 : DType::kBf16);
+  check_given(t, name.c_str());
   check_shape_is(t, name.c_str(), shape, letters);
   check_rows(t, name.c_str());
+  check_no_overlap(t, name.c_str());
 }
 
 void check_grads(const Call& c) {
@@ -326,7 +374,7 @@ void check_common(const Group::Impl& group, std::optional<double> limit, Call* c
   check_width("hidden width H", c->hidden);
   check_width("intermediate width I", c->inter);
   check_rows(c->x, "x");
-  check_schedule_fits(group, c->schedule, c->tokens);
+  check_schedule_fits(group, c->schedule, c->tokens, c->x.device);
   check_weights(*c, c->x.device);
   check_f32_scalars(c->topk_weights, "topk_weights", c->tokens, c->schedule.top_k, c->x.device);
   c->clamp.limit = std::numeric_limits<float>::infinity();
@@ -349,6 +397,12 @@ void check_group(int64_t ranks, double timeout_s) {
   check_range("ranks", ranks, 1, kMaxRanks, "pass the number of ranks");
   if (timeout_s > 0 && std::isfinite(timeout_s)) return;
   refuse_value("timeout_s", "a finite value > 0", text(timeout_s), "the default is 600");
+}
+
+void check_tickets(int64_t tickets) {
+  if (tickets <= kMaxTickets) return;
+  refuse_value("shape", "at most 2^30 tasks on a rank", text(tickets),
+               "split the batch or use more ranks");
 }
 
 void check_config(const Config& c) {
@@ -386,14 +440,15 @@ void check_schedule(const Group::Impl& group, const Tensor& ids, const Schedule&
   if (ids.ndim != 2) {
     refuse_value("topk_ids", "shape [T, K]", shape_text(ids), "one row a token");
   }
+  check_alignment(ids, "topk_ids", ids.dtype == DType::kI64 ? 8 : 4);
   check_routing_size(ids.shape[0], ids.shape[1], out.experts);
   if (out.top_k != ids.shape[1]) {
     refuse_value("schedule.top_k", text(ids.shape[1]) + " as in topk_ids", text(out.top_k),
                  "pass the K of the ids");
   }
   check_token_counts(out.tokens_per_rank, group.ranks, ids.shape[0]);
-  check_tables(out.tables, schedule_words(group, ids.shape[0], out.experts, out.top_k));
-  check_ids(ids, out.experts);
+  check_tables(out.tables, schedule_words(group, ids.shape[0], out.experts, out.top_k), ids.device);
+  if (ids.device.kind == DeviceKind::kCpu) check_ids(ids, out.experts);
 }
 
 Call check_forward(const Group::Impl& group, const ForwardArgs& a) {
@@ -408,6 +463,12 @@ Call check_forward(const Group::Impl& group, const ForwardArgs& a) {
   c.stream = a.stream;
   check_common(group, a.swiglu_limit, &c);
   check_bf16(c.y, "y", {c.tokens, c.hidden}, "[T, H]", c.x.device);
+  const WeightTensors& w{c.weights};
+  check_distinct({{&c.y, "y"}, {&c.saved, "saved"}}, {{&c.x, "x"},
+                                                      {&c.topk_weights, "topk_weights"},
+                                                      {&w.gate, "weights.gate"},
+                                                      {&w.up, "weights.up"},
+                                                      {&w.down, "weights.down"}});
   return c;
 }
 
@@ -431,14 +492,33 @@ Call check_backward(const Group::Impl& group, const BackwardArgs& a) {
   if (c.y.given()) check_bf16(c.y, "dx", {c.tokens, c.hidden}, "[T, H]", c.x.device);
   if (c.dtopk_weights.given()) {
     check_f32_scalars(c.dtopk_weights, "dtopk_weights", c.tokens, c.schedule.top_k, c.x.device);
+    check_no_overlap(c.dtopk_weights, "dtopk_weights");
   }
   check_grads(c);
+  const WeightTensors& w{c.weights};
+  const WeightTensors& g{c.grads};
+  check_distinct({{&c.y, "dx"},
+                  {&c.dtopk_weights, "dtopk_weights"},
+                  {&g.gate, "grads.gate"},
+                  {&g.up, "grads.up"},
+                  {&g.down, "grads.down"},
+                  {&g.shared_gate, "grads.shared_gate"},
+                  {&g.shared_up, "grads.shared_up"},
+                  {&g.shared_down, "grads.shared_down"},
+                  {&g.shared_score, "grads.shared_score"}},
+                 {{&c.x, "x"},
+                  {&c.dy, "dy"},
+                  {&c.topk_weights, "topk_weights"},
+                  {&c.saved, "saved"},
+                  {&w.gate, "weights.gate"},
+                  {&w.up, "weights.up"},
+                  {&w.down, "weights.down"}});
   return c;
 }
 
-void check_saved(const Tensor& t, int64_t bytes) {
+void check_saved(const Tensor& t, int64_t bytes, const Device& device) {
   check_given(t, "saved");
-  check_device(t, "saved", Device{});
+  check_device(t, "saved", device);
   check_dtype(t, "saved", DType::kU8);
   if (t.ndim == 1 && t.shape[0] >= bytes && (t.shape[0] < 2 || t.stride[0] == 1) &&
       reinterpret_cast<uintptr_t>(t.data) % 16 == 0) {

@@ -26,7 +26,10 @@ void check_schedule(const Group::Impl& group, const Tensor& topk_ids, const Sche
 Call check_forward(const Group::Impl& group, const ForwardArgs& args);
 Call check_backward(const Group::Impl& group, const BackwardArgs& args);
 
+/// The most tasks that a rank of the call may have.
+void check_tickets(int64_t tickets);
+
 /// The saved tensor against the bytes that the plan needs.
-void check_saved(const Tensor& saved, int64_t bytes);
+void check_saved(const Tensor& saved, int64_t bytes, const Device& device);
 
 }  // namespace monomoe

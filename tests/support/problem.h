@@ -43,7 +43,8 @@ class Buffer {
   const T& operator[](int64_t i) const { return data()[i]; }
   void fill(uint8_t byte) { std::memset(words_.data(), byte, words_.size() * 16); }
   friend bool operator==(const Buffer& a, const Buffer& b) {
-    return a.size_ == b.size_ &&
+    if (a.size_ != b.size_) return false;
+    return a.size_ == 0 ||
            std::memcmp(a.data(), b.data(), static_cast<size_t>(a.size_) * sizeof(T)) == 0;
   }
 

@@ -6,67 +6,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/dtype.h"
 #include "comm/sym_heap.h"
 #include "plan/graph.h"
 #include "plan/workspace.h"
-#include "task/activation.h"
-#include "task/wgrad.h"
+#include "task/operands.h"
 
 namespace monomoe::cpu {
 
-/// Rows of bf16, `row` elements apart; several matrices `matrix` elements apart.
-struct Rows {
-  const Bf16* data{nullptr};
-  int64_t row{0};
-  int64_t matrix{0};
-
-  [[nodiscard]] const Bf16* at(int64_t r) const { return data + r * row; }
-  [[nodiscard]] Rows of(int64_t m) const { return {data + m * matrix, row, matrix}; }
-};
-
-/// A weight gradient to be written: bf16 or fp32, or absent.
-struct GradOut {
-  void* data{nullptr};
-  int64_t row{0};     // elements
-  int64_t matrix{0};  // elements
-};
-
-/// fp32 [T, K] with any strides.
-struct Scalars {
-  float* data{nullptr};
-  int64_t row{0};
-  int64_t col{0};
-
-  [[nodiscard]] float& at(int64_t r, int64_t c) const { return data[r * row + c * col]; }
-};
-
-struct WeightRows {
-  Rows gate, up, down;                       // of the rank's experts
-  Rows shared_gate, shared_up, shared_down;  // data null without a shared expert
-  const Bf16* shared_score{nullptr};         // [H]
-};
-
-struct WeightGrads {
-  GradOut gate, up, down;
-  GradOut shared_gate, shared_up, shared_down, shared_score;
-  GradStore store{GradStore::kBf16};
-};
-
-/// Everything a task of this rank touches. Outputs of the other pass are null.
-struct RankLaunch {
+/// Everything a task of this rank touches.
+struct RankLaunch : Operands {
   Plan plan;
-  Clamp clamp{};
-  Rows x, dy;            // this rank's tokens, the caller's memory
-  Scalars topk_weights;  // read only
-  WeightRows weights;
-  Bf16* y{nullptr};  // forward: y; backward: dx, may be null
-  int64_t y_row{0};
-  Scalars dtopk_weights;  // backward, data may be null
-  WeightGrads grads;
 
-  std::byte* saved{nullptr};  // written by forward, read by backward
-  SavedLayout saved_layout;
   std::byte* local{nullptr};
   Layout layout;
   int32_t* counters{nullptr};  // the half of this launch
@@ -84,10 +34,6 @@ struct RankLaunch {
   [[nodiscard]] T* heap_region(int32_t rank, Region r) const {
     const auto i = static_cast<size_t>(rank);
     return reinterpret_cast<T*>(heaps[i].data + heap_layouts[i][r].offset);
-  }
-  template <class T>
-  [[nodiscard]] T* saved_region(const Extent& e) const {
-    return reinterpret_cast<T*>(saved + e.offset);
   }
   [[nodiscard]] int64_t ring_row(int32_t tile) const {
     return int64_t{plan.ring_slot(tile)} * plan.tile.rows;

@@ -24,10 +24,12 @@ std::vector<int32_t> count_routes(const std::vector<Dims>& dims, const IdsView& 
   return counts;
 }
 
-/// FNV-1a over the counts: equal on every rank, different for most other routings.
+/// Equal on every rank, different for most other routings.
 uint32_t hash_counts(const std::vector<int32_t>& counts) {
-  uint32_t h{2166136261U};
-  for (const int32_t c : counts) h = (h ^ static_cast<uint32_t>(c)) * 16777619U;
+  uint32_t h{0};
+  for (size_t i{0}; i < counts.size(); ++i) {
+    h += hash_term(static_cast<uint32_t>(i), static_cast<uint32_t>(counts[i]));
+  }
   return h;
 }
 

@@ -120,6 +120,18 @@ void fill_fault(const RankLaunch& r, Line line, const Task& t, const Pending& p,
   }
 }
 
+/// Nobody waits for anything: what is left is the absent rank's own work.
+Fault only_missing(const RankLaunch& any, int32_t absent_rank, double waited_s) {
+  Fault f;
+  f.waited = false;
+  f.rank = absent_rank;
+  f.epoch = any.plan.epoch;
+  f.backward = any.plan.backward;
+  f.waited_s = waited_s;
+  f.missing.push_back(absent_rank);
+  return f;
+}
+
 /// Ticket positions of a rank. A thread that finds the task at the head ready takes it.
 struct Lines {
   std::atomic<int32_t> next[kNumLines]{};
@@ -228,11 +240,7 @@ class Threads {
         }
       }
     }
-    // Nobody waits for anything but the absent rank's own work.
-    fault_.emplace();
-    fault_->missing.push_back(options_.absent_rank);
-    fault_->rank = options_.absent_rank;
-    fault_->waited_s = waited;
+    fault_ = only_missing(ranks_[0], options_.absent_rank, waited);
   }
 
   const std::vector<RankLaunch>& ranks_;
@@ -344,9 +352,7 @@ class Sequential {
         return;
       }
     }
-    result_.fault.emplace();
-    result_.fault->rank = options_.absent_rank;
-    result_.fault->missing.push_back(options_.absent_rank);
+    result_.fault = only_missing(ranks_[0], options_.absent_rank, 0);
   }
 
   const std::vector<RankLaunch>& ranks_;

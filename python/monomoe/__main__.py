@@ -1,0 +1,7 @@
+"""python -m monomoe demo | check | doctor | explain"""
+
+import sys
+
+from .cli import main
+
+sys.exit(main(sys.argv[1:]))

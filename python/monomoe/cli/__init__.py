@@ -1,0 +1,38 @@
+"""The command line: one file a command.
+
+A command is a module with a docstring (its help), `add_arguments(parser)` and `run(args)`, which
+returns the exit code. Only the chosen one is imported: `doctor` must run where torch is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+COMMANDS = {
+    "demo": "train a small language model, then prove that ranks don't change a bit",
+    "check": "compare the layer on this machine with a float64 reference",
+    "doctor": "say what this machine can run, what is missing, and how to get it",
+    "explain": "say what the layer would do for a shape",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Exit code of `python -m monomoe ARGV`."""
+    lines = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
+    top = argparse.ArgumentParser(
+        prog="python -m monomoe",
+        epilog=f"commands:\n{lines}\n\npython -m monomoe COMMAND --help says more",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=", ".join(COMMANDS))
+    command = top.parse_args(argv[:1]).command
+
+    module = importlib.import_module(f"{__name__}.{command}")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m monomoe {command}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    return module.run(parser.parse_args(argv[1:]))

@@ -1,0 +1,115 @@
+// What a launch on one rank gets, by value. Plain data: host code fills it in, kernels read it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/sym_heap.h"
+#include "plan/graph.h"
+#include "plan/workspace.h"
+#include "task/operands.h"
+
+namespace monomoe::cuda {
+
+/// Tensor maps of the operands, all three-dimensional, boxes of 64 x 64 (tall: 64 columns x 128
+/// rows, one copy instead of two for a full tile).
+enum class Map : uint8_t {
+  kXRing,   // {H, ring rows}
+  kXSaved,  // {H, saved rows}
+  kAct,     // {I, ring rows}
+  kGate,    // {H, I, L}
+  kUp,      // {H, I, L}
+  kDown,    // {I, H, L}
+  kX,       // {H, T} the caller's
+  kSharedAct,
+  kSharedGate,
+  kSharedUp,
+  kSharedDown,
+  // Backward only.
+  kDyRing,      // {H, ring rows}
+  kGrad,        // {I, ring rows, 2}
+  kDy,          // {H, T} the caller's
+  kSharedGrad,  // {Is, T, 2}
+};
+constexpr int32_t kNumMaps{static_cast<int32_t>(Map::kSharedGrad) + 1};
+
+/// A CUtensorMap without the CUDA headers; backend.cpp encodes it.
+struct alignas(128) TensorMap {
+  uint64_t words[16];
+};
+
+/// Ranks of a group on GPUs; their heaps travel with the launch.
+constexpr int32_t kMaxRanks{64};
+
+/// A peer's heap, regions resolved.
+struct Heap {
+  Bf16* x_stage;
+  Bf16* dy_stage;
+  float* weight_stage;
+  Bf16* slots;
+  float* slot_scalars;
+  HeapView view;
+};
+
+/// Of a rank, for the group's life: one epoch a launch.
+struct RankState {
+  uint32_t epoch;  // of the last finished launch
+};
+
+/// Of an allocation of counters. It has a half of its own instead of the epoch's parity, since
+/// captured graphs go on using allocations that later calls have outgrown.
+struct CounterState {
+  int32_t half;       // the next launch's
+  int32_t extent[2];  // words used in each half
+};
+
+/// Host-mapped: what a wait that expired leaves behind. `set` is written last.
+struct FaultRecord {
+  int32_t set;
+  int32_t rank, worker, line, kind, row, col;
+  int32_t counter, counter_rank, counter_index, seen, wanted;
+  uint32_t epoch;
+  int32_t num_words;  // launch words that follow in `epochs`
+  uint32_t epochs[64];
+};
+
+/// What a role spends cycles on (role_clock.cuh).
+enum class RoleTime : uint8_t {
+  kSchedulerDecode,  // ticket and decoding
+  kSchedulerWait,    // counters
+  kSchedulerQueue,   // a free queue entry
+  kConsumerQueue,    // an entry
+  kConsumerTurn,
+  kConsumerLoop,  // main loop
+  kConsumerEpilogue,
+  kConsumerCombine,
+  kMoverWait,
+  kMoverCopy,
+};
+constexpr int32_t kNumRoleTimes{static_cast<int32_t>(RoleTime::kMoverCopy) + 1};
+
+struct Launch : Operands {
+  Plan plan;  // of the default tile; its epoch is read from `state`
+  TensorMap maps[kNumMaps];
+  TensorMap tall[kNumMaps];
+  Heap heaps[kMaxRanks];
+  std::byte* local;
+  Layout layout;
+  int32_t* counters;  // two halves
+  int64_t counter_capacity;
+  CounterLayout counter_layout;
+  CounterState* counter_state;
+  RankState* state;
+  FaultRecord* fault;
+  uint64_t timeout_ns;
+  int32_t comm_workers;
+  uint64_t* clocks;  // [kNumRoleTimes]
+
+  template <class T>
+  MONOMOE_HD T* region(Region r) const {
+    return reinterpret_cast<T*>(local + layout[r].offset);
+  }
+};
+static_assert(sizeof(Launch) <= 32764, "kernel parameters on sm_70 and later");
+
+}  // namespace monomoe::cuda

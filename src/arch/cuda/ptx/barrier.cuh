@@ -1,0 +1,61 @@
+// mbarrier and named barriers in shared memory. PTX ISA 9.7.13.15 (mbarrier), 9.7.13.1 (bar).
+#pragma once
+
+#include <cstdint>
+
+namespace monomoe::ptx {
+
+__device__ __forceinline__ uint32_t smem_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t* b, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(smem_address(b)), "r"(arrivals));
+}
+
+/// Makes initialised barriers visible to the async proxy; before the block's first __syncthreads.
+__device__ __forceinline__ void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t* b) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(smem_address(b)) : "memory");
+}
+
+/// Arrives and announces `bytes` that bulk copies will bring.
+__device__ __forceinline__ void barrier_expect(uint64_t* b, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(smem_address(b)),
+               "r"(bytes)
+               : "memory");
+}
+
+/// Waits for the phase of parity `parity` to end. Only ever waits for roles of the same block,
+/// which all end, so it needs no budget.
+__device__ __forceinline__ void barrier_wait(uint64_t* b, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again_%=:\n"
+      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra again_%=;\n"
+      "}\n" ::"r"(smem_address(b)),
+      "r"(parity)
+      : "memory");
+}
+
+/// bar.sync among the `threads` threads of a role.
+__device__ __forceinline__ void named_sync(int32_t id, int32_t threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// setmaxnreg: registers a thread of this warpgroup. Section 9.7.19.5.
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace monomoe::ptx

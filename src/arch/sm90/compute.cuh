@@ -1,0 +1,124 @@
+// Consumer role: a warpgroup that multiplies whole tiles; the two of a worker alternate.
+//
+// Waits    queue entries, its turn, full stages
+// Reads    stages in shared memory
+// Writes   by epilogue.cuh and combine.cuh
+// Signals  empty[stage], the other's turn, the counters of graph.h
+// Registers 128 accumulators a thread of 232
+// Timeline entry idx belongs to warpgroup idx mod 2: turn -> main loop -> give turn -> epilogue,
+//          which runs during the other's main loop. A task without loads passes the turn on.
+#pragma once
+
+#include "arch/sm90/epilogue.cuh"
+#include "arch/sm90/load.cuh"
+#include "arch/sm90/mma.cuh"
+
+namespace monomoe::sm90 {
+
+/// 128 (or 64) rows x 128 columns over `k_blocks` stages; both operands K-major.
+template <bool kTwoHalves>
+__device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, StageCursor at,
+                                          int32_t k_blocks, float (&d0)[64], float (&d1)[64]) {
+  int32_t previous{0};
+  for (int32_t k{0}; k < k_blocks; ++k) {
+    ptx::barrier_wait(&s.full[at.stage], at.phase);
+    const uint8_t* const from{s.stages[at.stage]};
+    const uint64_t a{k_major(from)};
+    const uint64_t b{k_major(from + 2 * kHalfBytes)};
+    mma_fence();
+#pragma unroll
+    for (int32_t step = 0; step < kBlockK / 16; ++step) {
+      const bool add{(k | step) != 0};
+      mma_64x128x16<false, false>(d0, a + step * kStepKMajor, b + step * kStepKMajor, add);
+      if constexpr (kTwoHalves) {
+        mma_64x128x16<false, false>(d1, a + kStepHalf + step * kStepKMajor, b + step * kStepKMajor,
+                                    add);
+      }
+    }
+    mma_commit();
+    if (k > 0) {
+      mma_wait<1>();
+      if (c.thread == 0) ptx::barrier_arrive(&s.empty[previous]);
+    }
+    previous = at.stage;
+    at.next();
+  }
+  // The products of the last stage may still run: its stage is released after the wait.
+  if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+  mma_wait<0>();
+  hold(d0);
+  if constexpr (kTwoHalves) hold(d1);
+  if (c.thread == 0) ptx::barrier_arrive(&s.empty[previous]);
+}
+
+/// One task of this warpgroup. The epilogues stand here once, whatever the number of halves.
+template <class P>
+__device__ inline void run_task(const Context<P>& x, WorkerSmem& s, const Consumer& c,
+                                const Work& w, const StageCursor& begin, cuda::RoleClock* clock) {
+  if (w.k_blocks > 0) {
+    float d0[64];
+    float d1[64];
+    const bool two_halves{w.rows > 64};
+    if (two_halves) {
+      main_loop<true>(s, c, begin, w.k_blocks, d0, d1);
+    } else {
+      main_loop<false>(s, c, begin, w.k_blocks, d0, d1);
+    }
+    if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerLoop);
+    if (w.kind == static_cast<int32_t>(Kind::kGateUp) ||
+        w.kind == static_cast<int32_t>(Kind::kSharedGateUp)) {
+      const GateUpOut out{gate_up_out(x, w)};
+      gate_up_half(x, c, w, out, d0, 0);
+      if (two_halves) gate_up_half(x, c, w, out, d1, 1);
+    } else {
+      down_half(x, c, w, d0, 0);
+      if (two_halves) down_half(x, c, w, d1, 1);
+    }
+  } else {
+    // Without products nothing holds the warps together: a slow one must have seen its turn before
+    // the other warpgroup can give the next.
+    c.sync();
+    if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+    if (w.kind == static_cast<int32_t>(Kind::kCombine)) {
+      cuda::combine(x, w.task.row, c.thread);
+    } else {
+      shared_score(x, c, w);
+    }
+  }
+  finish(x, c, w, &s.last[c.group]);
+  if (c.thread == 0) {
+    clock->lap(w.k_blocks > 0 ? cuda::RoleTime::kConsumerEpilogue
+                              : cuda::RoleTime::kConsumerCombine);
+  }
+}
+
+template <class P>
+__device__ inline void consumer_role(const Context<P>& x, WorkerSmem& s, int32_t group) {
+  QueueReader queue{s};
+  StageCursor at;
+  uint32_t turn_phase{0};
+  cuda::RoleClock clock{x.launch};
+  for (int32_t idx{0};; ++idx) {
+    const Work& w{queue.front()};
+    const Consumer c{s, group};
+    if (c.thread == 0) clock.lap(cuda::RoleTime::kConsumerQueue);
+    const bool stops{w.kind == Work::kStop};
+    const StageCursor begin{at};
+    if (!stops) at.skip(w.k_blocks);
+    if (!stops && idx % kConsumers == group) {
+      // Parity alone can't tell stage fill n from n + 2, hence the turns.
+      if (idx > 0) {
+        ptx::barrier_wait(&s.turn[group], turn_phase);
+        turn_phase ^= 1U;
+      }
+      if (c.thread == 0) clock.lap(cuda::RoleTime::kConsumerTurn);
+      run_task(x, s, c, w, begin, &clock);
+    }
+    c.sync();  // everyone is done with the entry
+    if (c.thread == 0) queue.release();
+    queue.next();
+    if (stops) return;
+  }
+}
+
+}  // namespace monomoe::sm90

@@ -1,0 +1,145 @@
+// The instantiations, and what surrounds the roles.
+#include "arch/cuda/schedule.cuh"
+#include "arch/sm90/compute.cuh"
+#include "arch/sm90/kernel.h"
+
+namespace monomoe::sm90 {
+namespace {
+
+constexpr int kProducerRegisters{56};
+constexpr int kConsumerRegisters{224};
+
+/// Who comes first computes; the last `comm_workers` of a launch only move rows.
+__device__ bool only_moves(const cuda::Launch& l, int32_t arrived) {
+  const int32_t workers{static_cast<int32_t>(gridDim.x)};
+  return arrived >= workers - min_of(l.comm_workers, workers / 2);
+}
+
+__device__ int32_t num_starts(const Dims& d) {
+  return d.local_experts() + 1 + d.local_experts() * (d.ranks + 1);
+}
+
+/// Roles look up tile_start and home_start all the time, and every acquire empties the L1 cache.
+template <class Smem>
+__device__ void keep_starts(const cuda::Launch& l, Smem& s) {
+  if (num_starts(l.plan.dims) > kStartWords) return;
+  s.plan.tables.tile_start = s.starts;
+  s.plan.tables.home_start = s.starts + l.plan.dims.local_experts() + 1;
+}
+
+/// Barriers, the plan with its epoch, this launch's half of the counters.
+template <bool kBackward>
+__device__ int32_t* begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
+  const uint32_t epoch{l.state->epoch + 1};
+  const int32_t half{l.counter_state->half};
+  int32_t* const counters{l.counters + half * l.counter_capacity};
+  if (threadIdx.x == 0) {
+    for (int32_t i{0}; i < kStages; ++i) {
+      ptx::barrier_init(&s.full[i], 1);
+      ptx::barrier_init(&s.empty[i], 1);
+    }
+    for (int32_t i{0}; i < kConsumers; ++i) ptx::barrier_init(&s.turn[i], 1);
+    for (int32_t i{0}; i < kQueue; ++i) {
+      ptx::barrier_init(&s.queue_full[i], 1);
+      ptx::barrier_init(&s.queue_empty[i], 1 + kConsumers);
+    }
+    ptx::barrier_init(&s.loading, 1);
+    ptx::fence_barrier_init();
+    s.plan = fix_plan<kBackward>(l.plan);
+    s.plan.epoch = epoch;
+    keep_starts(l, s);
+    s.arrived = atomicAdd(counters + static_cast<int32_t>(LaunchCounter::kArrived), 1);
+    if (s.arrived == 0) {
+      l.counter_state->extent[half] = static_cast<int32_t>(l.counter_layout.words);
+      const LaunchWord word{epoch, l.plan.backward ? 2U : 1U, l.plan.tables.header->hash, 0};
+      for (int32_t r{0}; r < l.plan.dims.ranks; ++r) {
+        LaunchWord* const to{l.heaps[r].view.words + l.plan.dims.rank};
+        *to = word;
+      }
+      __threadfence_system();
+    }
+  }
+  __syncthreads();
+  if (s.plan.tables.tile_start == s.starts) {
+    const int32_t words{num_starts(l.plan.dims)};
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < words; i += kThreads) {
+      const int32_t tiles{l.plan.dims.local_experts() + 1};
+      s.starts[i] = i < tiles ? l.plan.tables.tile_start[i] : l.plan.tables.home_start[i - tiles];
+    }
+  }
+  // The other half was used by the launch before; the next launch finds zeros.
+  int32_t* const other{l.counters + (1 - half) * l.counter_capacity};
+  const int32_t extent{l.counter_state->extent[1 - half]};
+  for (int32_t i{s.arrived * kThreads + static_cast<int32_t>(threadIdx.x)}; i < extent;
+       i += static_cast<int32_t>(gridDim.x) * kThreads) {
+    other[i] = 0;
+  }
+  __syncthreads();
+  return counters;
+}
+
+__device__ void fill_nan(Bf16* rows, int64_t ld, int32_t num_rows, int32_t cols) {
+  if (rows == nullptr) return;
+  for (int32_t r{0}; r < num_rows; ++r) {
+    for (int32_t i{static_cast<int32_t>(threadIdx.x)}; i < cols; i += kThreads) {
+      rows[r * ld + i] = Bf16{0x7FC0};
+    }
+  }
+}
+
+/// The last block to leave ends the epoch; after a fault it makes the outputs useless.
+template <class P>
+__device__ void end_worker(const Context<P>& x, WorkerSmem& s) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    s.arrived = atomicAdd(x.launch_word(LaunchCounter::kLeft), 1);
+  }
+  __syncthreads();
+  if (s.arrived != static_cast<int32_t>(gridDim.x) - 1) return;
+  if (threadIdx.x == 0) {
+    x.launch.state->epoch = x.plan.epoch;
+    x.launch.counter_state->half ^= 1;
+  }
+  if (cuda::aborted(x)) {
+    fill_nan(x.launch.y, x.launch.y_row, x.plan.dims.tokens, x.plan.dims.hidden);
+  }
+}
+
+__global__ __launch_bounds__(kThreads,
+                             1) void forward_kernel(const __grid_constant__ cuda::Launch launch) {
+  extern __shared__ __align__(1024) uint8_t raw[];
+  auto& s = *reinterpret_cast<PassSmem<false>*>(raw);
+  int32_t* const counters{begin_worker(launch, s)};
+  const Context<FixedPlan<false>> x{launch, s.plan, counters, s.arrived};
+  const int32_t group{static_cast<int32_t>(threadIdx.x) / kGroupThreads};
+  const bool moves{only_moves(launch, s.arrived)};
+  if (group == 0) {
+    ptx::give_registers<kProducerRegisters>();
+    const int32_t warp{static_cast<int32_t>(threadIdx.x) / cuda::kLanes};
+    if (moves || warp >= 2) {
+      cuda::mover_loop(x);
+    } else if (warp == 0) {
+      if (cuda::lane_id() == 0) loader_role(x, s);
+    } else {
+      if (cuda::lane_id() == 0) scheduler_role(x, s);
+    }
+  } else {
+    ptx::take_registers<kConsumerRegisters>();
+    if (!moves) consumer_role(x, s, group - 1);
+  }
+  end_worker(x, s);
+}
+
+__global__ __launch_bounds__(cuda::kScheduleThreads) void schedule_kernel(
+    const __grid_constant__ cuda::ScheduleLaunch launch) {
+  extern __shared__ __align__(1024) uint8_t raw[];
+  cuda::schedule_block(launch, reinterpret_cast<int32_t*>(raw));
+}
+
+}  // namespace
+
+const void* schedule_kernel_address() { return reinterpret_cast<const void*>(&schedule_kernel); }
+const void* forward_kernel_address() { return reinterpret_cast<const void*>(&forward_kernel); }
+
+}  // namespace monomoe::sm90

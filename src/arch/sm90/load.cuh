@@ -1,0 +1,69 @@
+// Loader role: one thread feeds the stages by TMA.
+//
+// Waits    queue entries, empty stages
+// Reads    operands in global memory (written by movers and epilogues of any SM)
+// Writes   stages in shared memory; signals full[stage]
+// Timeline entry -> fence.proxy.async (what the scheduler acquired was written by ordinary
+//          stores) -> k blocks in order -> next entry
+#pragma once
+
+#include "arch/cuda/ptx/tma.cuh"
+#include "arch/sm90/schedule_role.cuh"
+
+namespace monomoe::sm90 {
+
+/// A ring position: stage and phase.
+struct StageCursor {
+  int32_t stage{0};
+  uint32_t phase{0};
+  __device__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1U;
+    }
+  }
+  __device__ void skip(int32_t n) {
+    const int32_t at{stage + n};
+    phase ^= static_cast<uint32_t>(at / kStages) & 1U;
+    stage = at % kStages;
+  }
+};
+
+template <class P>
+__device__ inline void loader_role(const Context<P>& x, WorkerSmem& s) {
+  QueueReader queue{s};
+  StageCursor at;
+  for (;;) {
+    const Work& w{queue.front()};
+    ptx::barrier_arrive(&s.loading);
+    if (w.kind == Work::kStop) {
+      queue.release();
+      return;
+    }
+    const bool two_halves{w.rows > 64};
+    const bool one_b{w.b_map0 == w.b_map1};  // 128 consecutive rows of one weight
+    const cuda::TensorMap* a{two_halves ? &x.launch.tall[w.a_map] : &x.launch.maps[w.a_map]};
+    const cuda::TensorMap* b0{one_b ? &x.launch.tall[w.b_map0] : &x.launch.maps[w.b_map0]};
+    const cuda::TensorMap* b1{&x.launch.maps[w.b_map1]};
+    const uint32_t bytes{static_cast<uint32_t>((two_halves ? 4 : 3) * kHalfBytes)};
+    const int32_t a_row{w.a_row};
+    const int32_t b_row0{w.b_row0};
+    const int32_t b_row1{w.b_row1};
+    const int32_t b_z{w.b_z};
+    const int32_t k_blocks{w.k_blocks};
+    if (k_blocks > 0) ptx::fence_proxy_async();
+    for (int32_t k{0}; k < k_blocks; ++k, at.next()) {
+      ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
+      uint8_t* const to{s.stages[at.stage]};
+      uint64_t* const full{&s.full[at.stage]};
+      ptx::barrier_expect(full, bytes);
+      ptx::load_box(to, a, full, k * kBlockK, a_row, 0);
+      ptx::load_box(to + 2 * kHalfBytes, b0, full, k * kBlockK, b_row0, b_z);
+      if (!one_b) ptx::load_box(to + 3 * kHalfBytes, b1, full, k * kBlockK, b_row1, b_z);
+    }
+    queue.release();
+    queue.next();
+  }
+}
+
+}  // namespace monomoe::sm90

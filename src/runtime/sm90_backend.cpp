@@ -1,0 +1,98 @@
+#include "runtime/sm90_backend.h"
+
+#ifdef MONOMOE_CUDA
+
+#include <algorithm>
+
+#include "arch/sm90/backend.h"
+#include "base/expect.h"
+#include "monomoe/error.h"
+#include "runtime/faults.h"
+#include "runtime/operands.h"
+
+namespace monomoe {
+namespace {
+
+sm90::DeviceGroup& device_group(Group::Impl& g, const Device& device) {
+  auto& slot = g.devices[device.index];
+  if (!slot) slot = sm90::DeviceGroup::make(device.index, g.ranks, g.timeout_s);
+  return *slot;
+}
+
+class Sm90Backend final : public Backend {
+ public:
+  [[nodiscard]] const char* name() const override { return "sm90"; }
+  [[nodiscard]] Arch arch() const override { return Arch::kSm90; }
+  [[nodiscard]] bool serves(const Device& device) const override {
+    return device.kind == DeviceKind::kCuda && sm90::query(device.index).usable;
+  }
+  [[nodiscard]] PlanTraits traits(Group::Impl& g, const Device& device) override {
+    return {Arch::kSm90, device_group(g, device).workers_per_rank(), false};
+  }
+
+  void schedule(Group::Impl& g, const Tensor& ids, const Schedule& out, void* stream) override {
+    const bool wide{ids.dtype == DType::kI64};
+    std::vector<sm90::ScheduleInput> ranks;
+    for (const RankTables& t : rank_tables(g, out)) {
+      const int64_t first{t.first_token * ids.stride[0] * (wide ? 8 : 4)};
+      ranks.push_back({t.dims, static_cast<const std::byte*>(ids.data) + first, t.words});
+    }
+    device_group(g, ids.device)
+        .schedule(ranks, g.tile, {wide, ids.stride[0], ids.stride[1]}, stream);
+  }
+
+  std::optional<Fault> run(Group::Impl& g, const Call& call,
+                           const std::vector<RankPlan>& plans) override {
+    if (call.backward) {
+      throw Error{ErrorCode::kBackend,
+                  "backward: a CPU tensor wanted, a CUDA tensor given; the Hopper backend has "
+                  "schedule and forward so far: move the layer to the CPU"};
+    }
+    std::vector<sm90::RankInput> ranks;
+    for (const RankPlan& p : plans) ranks.push_back({p.plan, p.facts, bind_operands(call, p)});
+    const auto comm = call.backward ? call.config.bwd_comm_sms : call.config.fwd_comm_sms;
+    device_group(g, call.x.device).run(ranks, static_cast<int32_t>(comm.value_or(0)), call.stream);
+    return std::nullopt;
+  }
+
+  std::optional<std::string> poll(Group::Impl& g) override {
+    for (auto& [index, group] : g.devices) {
+      if (const auto bad = group->take_bad_id()) {
+        throw Error{ErrorCode::kValue,
+                    "topk_ids: values in [-1, " + std::to_string(bad->experts) + ") wanted, " +
+                        std::to_string(bad->value) + " found at [" + std::to_string(bad->token) +
+                        ", " + std::to_string(bad->slot) + "] of rank " +
+                        std::to_string(bad->rank) +
+                        "; an earlier call counted it as not routed: fix the router"};
+      }
+      if (const auto fault = group->take_fault()) return describe(*fault, g.ranks);
+    }
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+
+Backend* sm90_backend() {
+  static Sm90Backend backend;
+  static const bool usable{[] {
+    const int32_t n{sm90::device_count()};
+    for (int32_t i{0}; i < n; ++i) {
+      if (sm90::query(i).usable) return true;
+    }
+    return false;
+  }()};
+  return usable ? &backend : nullptr;
+}
+
+}  // namespace monomoe
+
+#else
+
+namespace monomoe {
+
+Backend* sm90_backend() { return nullptr; }
+
+}  // namespace monomoe
+
+#endif

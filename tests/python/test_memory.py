@@ -1,0 +1,113 @@
+"""What was in memory before never shows, and nothing but the outputs is written."""
+
+import pytest
+import torch
+
+from helpers import run
+from monomoe import Config, Grads, Group, schedule, testing
+from monomoe.functional import launch_backward, launch_forward, new_saved
+from monomoe.testing import Case
+
+CASES = [
+    Case(65, 72, 40, 6, 3, routing="unrouted", shared=24, score=True),
+    Case(300, 64, 40, 5, 2, routing="skewed", split="ragged",
+         config=Config(ring_rows=256, save_rows=128)),
+    Case(33, 24, 56, 8, 2, routing="even_only", shared=8, config=Config(save="none")),
+    Case(33, 24, 56, 4, 2, routing="none", config=Config(save="all")),
+    Case(40, 8, 8, 3, 1, config=Config(weight_grad="fp32", save="all")),
+]  # fmt: skip
+
+GUARD_BYTES = 256
+
+
+class Guarded:
+    """Outputs filled with one byte, each between guards of another."""
+
+    def __init__(self, byte: int):
+        self._byte, self._whole = byte, []
+
+    def empty(self, shape, dtype) -> torch.Tensor:
+        item = torch.empty(0, dtype=dtype).element_size()
+        size = item * torch.Size(shape).numel()
+        whole = torch.full((size + 2 * GUARD_BYTES,), 0xA5, dtype=torch.uint8)
+        self._whole.append(whole)
+        inner = whole[GUARD_BYTES : GUARD_BYTES + size]
+        inner.fill_(self._byte)
+        return inner.view(dtype).view(shape)
+
+    def intact(self) -> bool:
+        return all(
+            (w[:GUARD_BYTES] == 0xA5).all() and (w[-GUARD_BYTES:] == 0xA5).all()
+            for w in self._whole
+        )
+
+
+def run_poisoned(case: Case, ranks: int, byte: int) -> dict[str, torch.Tensor]:
+    """The three calls with workspace, saved state and outputs full of a byte, twice over."""
+    inputs, config = testing.make_inputs(case), case.config.pack()
+    memory = Guarded(byte)
+    dtype = torch.float32 if case.config.weight_grad == "fp32" else torch.bfloat16
+    with Group.local(ranks, timeout_s=60) as group:
+        split = case.tokens_per_rank(ranks)
+        sched = schedule(inputs.topk_ids, case.experts, group, tokens_per_rank=split)
+        route = (sched.tables, sched.experts, sched.top_k, sched.tokens_per_rank)
+        size = new_saved(group.id, ranks, inputs.x, inputs.topk_weights, inputs.weights, config)
+        for _ in range(2):
+            y = memory.empty(inputs.x.shape, torch.bfloat16)
+            saved = memory.empty(size.shape, torch.uint8)
+            grads = Grads(
+                memory.empty(inputs.x.shape, torch.bfloat16),
+                memory.empty(inputs.topk_weights.shape, torch.float32),
+                inputs.weights.map(lambda w: memory.empty(w.shape, dtype)),
+            )
+            testing.poison(group, byte)
+            launch_forward(group.id, inputs.x, inputs.topk_weights, inputs.weights, route, config,
+                           case.limit, y, saved)  # fmt: skip
+            testing.poison(group, byte)
+            launch_backward(group.id, inputs.dy, inputs.x, inputs.topk_weights, inputs.weights,
+                            route, config, case.limit, saved, grads, False)  # fmt: skip
+    assert memory.intact()
+    return testing.named(y, grads)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_memory_full_of_any_byte_gives_the_same_bits(case, ranks):
+    wanted = run(case, ranks)
+    for byte in (0xFF, 0x3C, 0x00):
+        testing.assert_same_bits(run_poisoned(case, ranks, byte), wanted)
+
+
+def test_memory_from_the_start_full_of_any_byte_gives_the_same_bits():
+    """New memory of a group is filled too, when its first call allocates it."""
+    case = Case(65, 72, 40, 6, 3, routing="unrouted", shared=24, score=True)
+    inputs = testing.make_inputs(case)
+    wanted = run(case, 2)
+    for byte in (0xFF, 0x3C):
+        with Group.local(2, timeout_s=60) as group:
+            testing.poison(group, byte)
+            testing.assert_same_bits(testing.run_layer(inputs, group, case), wanted)
+
+
+def test_gaps_between_strided_output_rows_are_not_written():
+    """main_grads with padding, y by the functional call is contiguous anyway."""
+    case = Case(33, 24, 40, 4, 2)
+    inputs, config = testing.make_inputs(case), case.config.pack()
+    wanted = run(case, 2)
+    with Group.local(2, timeout_s=60) as group:
+        sched = schedule(inputs.topk_ids, case.experts, group)
+        route = (sched.tables, sched.experts, sched.top_k, sched.tokens_per_rank)
+        saved = new_saved(group.id, 2, inputs.x, inputs.topk_weights, inputs.weights, config)
+        wide = {name: torch.full((33, 40), 7.0, dtype=torch.bfloat16) for name in ("y", "dx")}
+        launch_forward(group.id, inputs.x, inputs.topk_weights, inputs.weights, route, config,
+                       None, wide["y"][:, 8:32], saved)  # fmt: skip
+        grads = Grads(
+            wide["dx"][:, 8:32],
+            torch.empty(33, 2),
+            inputs.weights.map(lambda w: torch.empty(w.shape, dtype=torch.bfloat16)),
+        )
+        launch_backward(group.id, inputs.dy, inputs.x, inputs.topk_weights, inputs.weights, route,
+                        config, None, saved, grads, False)  # fmt: skip
+    for name, tensor in wide.items():
+        testing.assert_same_bits({name: tensor[:, 8:32]}, {name: wanted[name]})
+        assert (tensor[:, :8] == 7).all() and (tensor[:, 32:] == 7).all()

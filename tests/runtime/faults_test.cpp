@@ -1,0 +1,119 @@
+// What a wait that expires leaves behind: an error that names the missing rank, NaN in every output
+// and nowhere else, and a group that can only be closed.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <string>
+
+#include "runtime/testing.h"
+#include "runtime/valid_call.h"
+
+namespace monomoe::testing {
+namespace {
+
+constexpr double kTimeoutS{0.2};
+
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+template <class F>
+std::string fault_of(const F& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kFault) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+bool all_nan(Guarded& g, DType dtype) {
+  for (int64_t i{0}; i < g.size(); ++i) {
+    const float v{dtype == DType::kBf16 ? to_float(g.at<Bf16>(i)) : g.at<float>(i)};
+    if (!std::isnan(v)) return false;
+  }
+  return g.intact();
+}
+
+struct FaultyCall : ValidCall {
+  FaultyCall() {
+    group = Group::local(2, {kTimeoutS});
+    run_schedule();
+  }
+};
+
+TEST(Fault, InForwardFillsYWithNan) {
+  FaultyCall c;
+  never_start(*c.group, 1);
+  const auto start = std::chrono::steady_clock::now();
+  const std::string text{fault_of([&] { c.run_forward(); })};
+  const std::chrono::duration<double> took{std::chrono::steady_clock::now() - start};
+  EXPECT_GE(took.count(), kTimeoutS);
+  EXPECT_LT(took.count(), 20 * kTimeoutS);
+  EXPECT_TRUE(says(text, "group: 2 ranks in forward call 1 wanted, rank 1 missing")) << text;
+  EXPECT_TRUE(says(text, "rank 0 (")) << "who waited: " << text;
+  EXPECT_TRUE(says(text, " seen, ") && says(text, " wanted; ")) << "for what: " << text;
+  EXPECT_TRUE(says(text, "close the group")) << "what to do: " << text;
+  EXPECT_TRUE(all_nan(c.y_memory, DType::kBf16));
+}
+
+TEST(Fault, InBackwardFillsEveryGradientWithNanMainGradToo) {
+  for (const bool accumulate : {false, true}) {
+    FaultyCall c;
+    c.accumulate = accumulate;
+    c.run_forward();
+    const std::vector<std::byte> saved{c.saved_memory.bytes()};
+    never_start(*c.group, 0);
+    const std::string text{fault_of([&] { c.run_backward(); })};
+    EXPECT_TRUE(says(text, "2 ranks in backward call 2 wanted, rank 0 missing")) << text;
+    EXPECT_TRUE(all_nan(c.dx_memory, DType::kBf16));
+    EXPECT_TRUE(all_nan(c.dtopk_memory, DType::kF32));
+    for (Guarded& g : c.grad_memory) EXPECT_TRUE(all_nan(g, DType::kF32));
+    EXPECT_EQ(c.saved_memory.bytes(), saved);
+  }
+}
+
+TEST(Fault, IsReportedByEveryLaterCallUntilTheGroupIsClosed) {
+  FaultyCall c;
+  never_start(*c.group, 1);
+  const std::string text{fault_of([&] { c.run_forward(); })};
+  never_start(*c.group, -1);
+  const auto before = c.bytes();
+  EXPECT_EQ(fault_of([&] { c.run_schedule(); }), text);
+  EXPECT_EQ(fault_of([&] { c.run_forward(); }), text);
+  EXPECT_EQ(fault_of([&] { c.run_backward(); }), text);
+  EXPECT_EQ(fault_of([&] { c.group->check(); }), text);
+  EXPECT_EQ(c.bytes(), before) << "no later call writes anything";
+  c.group->close();
+  try {
+    c.group->check();
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kState);
+  }
+}
+
+TEST(Fault, OfOneGroupLeavesOthersAlone) {
+  FaultyCall bad;
+  FaultyCall good;
+  never_start(*bad.group, 1);
+  (void)fault_of([&] { bad.run_forward(); });
+  EXPECT_NO_THROW(good.run_forward());
+  EXPECT_NO_THROW(good.run_backward());
+}
+
+TEST(Fault, NamesTheWaitOfEveryExecutor) {
+  for (const Order order : {Order::kThreads, Order::kTicket, Order::kAdversarial}) {
+    FaultyCall c;
+    set_executor(*c.group, order, 3);
+    never_start(*c.group, 0);
+    const std::string text{fault_of([&] { c.run_forward(); })};
+    EXPECT_TRUE(says(text, "rank 0 missing; rank 1 (")) << text;
+  }
+}
+
+}  // namespace
+}  // namespace monomoe::testing
