@@ -22,10 +22,10 @@ endif()
 
 # For our own sources only; never installed.
 add_library(monomoe_flags INTERFACE)
-target_compile_options(monomoe_flags INTERFACE
+target_compile_options(monomoe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
   -ffp-contract=off -Wall -Wextra -Wconversion -Wsign-conversion
-  $<$<BOOL:${MONOMOE_WERROR}>:-Werror>)
+  $<$<BOOL:${MONOMOE_WERROR}>:-Werror>>)
 # g++ 12 sees overlapping copies in `"text" + std::string` (GCC bug 105651)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
-  target_compile_options(monomoe_flags INTERFACE -Wno-restrict)
+  target_compile_options(monomoe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()

@@ -20,5 +20,8 @@ add_library(_monomoe MODULE python/src/bind.cpp $<TARGET_OBJECTS:monomoe_objects
 target_include_directories(_monomoe PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_include_directories(_monomoe SYSTEM PRIVATE ${tvm_ffi_include} ${dlpack_include})
 target_link_libraries(_monomoe PRIVATE monomoe_flags Threads::Threads ${tvm_ffi_library})
+if(monomoe_cuda)
+  target_link_libraries(_monomoe PRIVATE CUDA::cudart_static)
+endif()
 set_target_properties(_monomoe PROPERTIES PREFIX "" SUFFIX ".so" SKIP_BUILD_RPATH ON)
 install(TARGETS _monomoe LIBRARY DESTINATION monomoe COMPONENT python)

@@ -75,6 +75,7 @@ STEPS = [
     Step("python", "Python tests", pytest_steps()),
     Step("asan", "C++ tests, address and undefined behaviour", cmake_steps("cpu-asan", "asan")),
     Step("tsan", "C++ tests, data races", cmake_steps("cpu-tsan", "tsan")),
+    Step("cuda", "kernels for sm_90a, ptxas budget", [[PYTHON, "tools/ptxas_budget.py"]]),
     Step("tidy", "clang-tidy", [["cmake", "--preset", "cpu"], [PYTHON, "tools/tidy.py"]]),
 ]
 

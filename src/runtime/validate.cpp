@@ -120,15 +120,35 @@ void check_no_overlap(const Tensor& t, const char* name) {
   }
 }
 
+struct Named {
+  const Tensor* tensor;
+  std::string name;
+};
+
+/// What a call only reads.
+std::vector<Named> inputs_of(const Call& c) {
+  const WeightTensors& w{c.weights};
+  std::vector<Named> all{{&c.x, "x"},
+                         {&c.topk_weights, "topk_weights"},
+                         {&c.schedule.tables, "schedule.tables"},
+                         {&w.gate, "weights.gate"},
+                         {&w.up, "weights.up"},
+                         {&w.down, "weights.down"},
+                         {&w.shared_gate, "weights.shared_gate"},
+                         {&w.shared_up, "weights.shared_up"},
+                         {&w.shared_down, "weights.shared_down"},
+                         {&w.shared_score, "weights.shared_score"}};
+  if (c.backward) all.insert(all.end(), {{&c.dy, "dy"}, {&c.saved, "saved"}});
+  return all;
+}
+
 /// No output may be another tensor of the call.
-void check_distinct(std::initializer_list<std::pair<const Tensor*, const char*>> outputs,
-                    std::initializer_list<std::pair<const Tensor*, const char*>> others) {
+void check_distinct(const std::vector<Named>& outputs, const std::vector<Named>& others) {
   for (auto a = outputs.begin(); a != outputs.end(); ++a) {
-    if (!a->first->given() || a->first->numel() == 0) continue;
-    const auto check = [&a](const std::pair<const Tensor*, const char*>& b) {
-      if (b.first->given() && b.first->numel() > 0 && a->first->data == b.first->data) {
-        refuse_value(a->second, "memory of its own", std::string{"the memory of "} + b.second,
-                     "pass a new tensor");
+    if (!a->tensor->given() || a->tensor->numel() == 0) continue;
+    const auto check = [&a](const Named& b) {
+      if (b.tensor->given() && b.tensor->numel() > 0 && a->tensor->data == b.tensor->data) {
+        refuse_value(a->name, "memory of its own", "the memory of " + b.name, "pass a new tensor");
       }
     };
     std::for_each(a + 1, outputs.end(), check);
@@ -322,8 +342,10 @@ void check_grad(const Call& c, const Tensor& t, const std::string& name,
   check_no_overlap(t, name.c_str());
 }
 
+std::string grads_prefix(const Call& c) { return c.accumulate ? "accumulate." : "grads."; }
+
 void check_grads(const Call& c) {
-  const std::string prefix{c.accumulate ? "accumulate." : "grads."};
+  const std::string prefix{grads_prefix(c)};
   const int64_t e{c.schedule.experts};
   const int64_t h{c.hidden};
   const int64_t i{c.inter};
@@ -463,12 +485,7 @@ Call check_forward(const Group::Impl& group, const ForwardArgs& a) {
   c.stream = a.stream;
   check_common(group, a.swiglu_limit, &c);
   check_bf16(c.y, "y", {c.tokens, c.hidden}, "[T, H]", c.x.device);
-  const WeightTensors& w{c.weights};
-  check_distinct({{&c.y, "y"}, {&c.saved, "saved"}}, {{&c.x, "x"},
-                                                      {&c.topk_weights, "topk_weights"},
-                                                      {&w.gate, "weights.gate"},
-                                                      {&w.up, "weights.up"},
-                                                      {&w.down, "weights.down"}});
+  check_distinct({{&c.y, "y"}, {&c.saved, "saved"}}, inputs_of(c));
   return c;
 }
 
@@ -495,24 +512,18 @@ Call check_backward(const Group::Impl& group, const BackwardArgs& a) {
     check_no_overlap(c.dtopk_weights, "dtopk_weights");
   }
   check_grads(c);
-  const WeightTensors& w{c.weights};
   const WeightTensors& g{c.grads};
+  const std::string prefix{grads_prefix(c)};
   check_distinct({{&c.y, "dx"},
                   {&c.dtopk_weights, "dtopk_weights"},
-                  {&g.gate, "grads.gate"},
-                  {&g.up, "grads.up"},
-                  {&g.down, "grads.down"},
-                  {&g.shared_gate, "grads.shared_gate"},
-                  {&g.shared_up, "grads.shared_up"},
-                  {&g.shared_down, "grads.shared_down"},
-                  {&g.shared_score, "grads.shared_score"}},
-                 {{&c.x, "x"},
-                  {&c.dy, "dy"},
-                  {&c.topk_weights, "topk_weights"},
-                  {&c.saved, "saved"},
-                  {&w.gate, "weights.gate"},
-                  {&w.up, "weights.up"},
-                  {&w.down, "weights.down"}});
+                  {&g.gate, prefix + "gate"},
+                  {&g.up, prefix + "up"},
+                  {&g.down, prefix + "down"},
+                  {&g.shared_gate, prefix + "shared_gate"},
+                  {&g.shared_up, prefix + "shared_up"},
+                  {&g.shared_down, prefix + "shared_down"},
+                  {&g.shared_score, prefix + "shared_score"}},
+                 inputs_of(c));
   return c;
 }
 

@@ -99,6 +99,36 @@ TEST(Order, DownFollowsGateUpByAboutOneWave) {
   }
 }
 
+/// Row tiles of gate_up in front of the first down, with chunks of 4 of 20 row tiles.
+int32_t gate_up_rows_before_down(int32_t workers, int32_t ring_tiles) {
+  Layer l{same_for_all({40}, 1, {0})};  // 20 row tiles, 2 gate_up tiles each
+  l.knobs.ring_tiles = ring_tiles;
+  l.knobs.piece_tiles = 4;
+  l.knobs.workers = workers;
+  Sequence s{1};
+  s.forward(l);
+  const Plan& p{s.launches().front().plans[0]};
+  int32_t before{0};
+  for (const Task& t : PlanRules::line(p, Line::kMain)) {
+    if (t.kind == Kind::kDown) break;
+    ++before;
+  }
+  return before / p.gu_tiles();
+}
+
+TEST(Order, ALagEndsAtTheNextChunkBorder) {
+  EXPECT_EQ(gate_up_rows_before_down(1, 20), 8) << "a lag of 1 tile: one more chunk";
+  EXPECT_EQ(gate_up_rows_before_down(8, 20), 8) << "4 tiles: just that chunk";
+  EXPECT_EQ(gate_up_rows_before_down(9, 20), 12) << "5 tiles: another chunk";
+  EXPECT_EQ(gate_up_rows_before_down(1000, 20), 20) << "no further than the end";
+}
+
+TEST(Order, ALagIsClampedToTheLastChunkBorderInTheRing) {
+  EXPECT_EQ(gate_up_rows_before_down(1000, 8), 8);
+  EXPECT_EQ(gate_up_rows_before_down(1000, 15), 12);
+  EXPECT_EQ(gate_up_rows_before_down(1000, 16), 16);
+}
+
 TEST(Order, ChunksCoverAnExpertAndStopAtItsEnd) {
   Layer l{same_for_all({5}, 3, {0, 2})};  // 3 row tiles for expert 0, none for 1, 3 for 2
   l.knobs.ring_tiles = 4;

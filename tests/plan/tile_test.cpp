@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace monomoe {
 namespace {
@@ -37,6 +39,25 @@ TEST(TileRaster, WalksBlocksOfEightByEight) {
     }
     EXPECT_EQ(rows.size(), 8U) << "block " << block;
     EXPECT_EQ(cols.size(), 8U) << "block " << block;
+  }
+}
+
+// A band of one row tile behind one of eight would read all columns for itself.
+TEST(TileRaster, BandsHaveAboutEightRowTilesAndDifferByAtMostOne) {
+  constexpr int32_t kCols{3};
+  for (int32_t m{1}; m <= 100; ++m) {
+    std::vector<int32_t> heights;
+    for (int32_t i{0}; i < m * kCols; i += kCols * heights.back()) {
+      const int32_t first{raster(i, m, kCols).m};
+      int32_t height{1};  // a band walks its first column before the second
+      while (i + height < m * kCols && raster(i + height, m, kCols).n == 0) ++height;
+      EXPECT_EQ(raster(i + height - 1, m, kCols).m, first + height - 1) << m;
+      heights.push_back(height);
+    }
+    const auto [low, high] = std::minmax_element(heights.begin(), heights.end());
+    EXPECT_LE(*high - *low, 1) << m;
+    EXPECT_LE(*high, 11) << m;
+    EXPECT_GE(*low, std::min(m, 6)) << m;
   }
 }
 

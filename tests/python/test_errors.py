@@ -92,6 +92,19 @@ def test_ids_are_refused(ids, error, sentence):
     refused(call.schedule, error, sentence)
 
 
+@pytest.mark.parametrize("dtype, aligned", [(torch.int32, 4), (torch.int64, 8)])
+def test_misaligned_ids_are_refused(dtype, aligned):
+    call = Call()
+    memory = torch.zeros(8 * 2 * aligned + aligned, dtype=torch.uint8)
+    call.ids = torch.frombuffer(memory.numpy(), dtype=dtype, count=16, offset=2).view(8, 2)
+    refused(
+        call.schedule,
+        ValueError,
+        f"topk_ids: elements at {aligned}-byte aligned addresses wanted, "
+        "a misaligned first element given; pass .clone()",
+    )
+
+
 @pytest.mark.parametrize("experts, error, sentence", [
     (0, ValueError, "experts: a value in [1, 65536] wanted, 0 given; "
      "pass the number of experts of all ranks"),
@@ -110,8 +123,10 @@ def test_number_of_experts_is_refused(experts, error, sentence):
      "pass the token counts of this call"),
     ([8], ValueError, "tokens_per_rank: 2 counts, one a rank wanted, 1 given; "
      "pass one count for each rank of the group"),
-    ([9, -1], ValueError, "tokens_per_rank: a value >= 0 wanted, -1 given; "
+    ([9, -1], ValueError, "tokens_per_rank: a value in [0, 1073741824] wanted, -1 given; "
      "a rank without tokens has 0"),
+    ([2**40, 8 - 2**40], ValueError, "tokens_per_rank: a value in [0, 1073741824] wanted, "
+     "1099511627776 given; a rank without tokens has 0"),
     ([4.0, 4.0], TypeError, "tokens_per_rank: an integer wanted, float given; "
      "pass int(...) of it"),
 ])  # fmt: skip
@@ -355,6 +370,12 @@ def test_dy_is_refused(dy, error, sentence):
     ("gate", None, ValueError,
      "accumulate.up: gate and up together or neither wanted, one of them given; "
      "they come from one product"),
+    ("gate", torch.zeros(16 * 27).as_strided((4, 24, 16), (16, 16, 1)), ValueError,
+     "accumulate.gate: elements that do not overlap wanted, strides [16, 16, 1] given; "
+     "pass a tensor of its own"),
+    ("down", torch.zeros(16, 24).expand(4, 16, 24), ValueError,
+     "accumulate.down: rows that do not overlap wanted, strides [0, 24, 1] given; "
+     "pass .contiguous()"),
     ("shared_score", [1.0], TypeError, "accumulate.shared_score: torch.Tensor wanted, list given; "
      "pass torch.as_tensor(...) of it"),
 ])  # fmt: skip
@@ -364,6 +385,53 @@ def test_main_grads_are_refused(name, target, error, sentence):
     targets = {n: torch.zeros(shape) for n, shape in shapes.items()}
     call.accumulate = Weights(**{**targets, name: target})
     refused(call.backward, error, sentence)
+
+
+def test_one_main_grad_for_two_weights_is_refused():
+    call = Call()
+    targets = {n: torch.zeros(w.shape) for n, w in call.weights.items()}
+    call.accumulate = Weights(**{**targets, "up": targets["gate"]})
+    refused(
+        call.backward,
+        ValueError,
+        "accumulate.gate: memory of its own wanted, the memory of accumulate.up given; "
+        "pass a new tensor",
+    )
+
+
+def test_output_that_is_an_input_is_refused():
+    call = Call()
+    sched = call.schedule()
+    _, ctx = call.forward()
+    route = (sched.tables, sched.experts, sched.top_k, sched.tokens_per_rank)
+    config, x = Config().pack(), call.x.clone()
+    saved = torch.zeros_like(ctx.saved)
+    refused(
+        lambda: launch_forward(call.group.id, call.x, call.topk_weights, ctx.weights, route, config,
+                               None, call.x, saved),
+        ValueError, "y: memory of its own wanted, the memory of x given; pass a new tensor",
+    )  # fmt: skip
+    grads = Grads(call.dy, None, Weights(None, None, None))
+    refused(
+        lambda: launch_backward(call.group.id, call.dy, ctx.x, ctx.topk_weights, ctx.weights, route,
+                                config, None, ctx.saved, grads, False),
+        ValueError, "dx: memory of its own wanted, the memory of dy given; pass a new tensor",
+    )  # fmt: skip
+    assert torch.equal(call.x, x) and (saved == 0).all()
+
+
+def test_overlapping_router_gradients_are_refused():
+    call = Call()
+    sched = call.schedule()
+    _, ctx = call.forward()
+    route = (sched.tables, sched.experts, sched.top_k, sched.tokens_per_rank)
+    grads = Grads(None, torch.zeros(2).expand(8, 2), Weights(None, None, None))
+    refused(
+        lambda: launch_backward(call.group.id, call.dy, ctx.x, ctx.topk_weights, ctx.weights, route,
+                                Config().pack(), None, ctx.saved, grads, False),
+        ValueError, "dtopk_weights: elements that do not overlap wanted, strides [0, 1] given; "
+        "pass a tensor of its own",
+    )  # fmt: skip
 
 
 def test_main_grad_of_a_weight_that_does_not_exist_is_refused():

@@ -47,6 +47,27 @@ def test_absent_rank_ends_backward_in_time_and_outputs_hold_nan(absent):
             assert tensor.isnan().all()
 
 
+@pytest.mark.parametrize("order", ["threads", "ticket", "adversarial"])
+@pytest.mark.parametrize("absent", [0, 1])
+def test_absent_rank_for_which_nobody_waits_ends_the_call_in_time(absent, order):
+    """Without tokens a backward only writes zeros: no rank waits for another."""
+    case = Case(0, 32, 40, 6, 2)
+    with Group.local(2, timeout_s=TIMEOUT_S) as group:
+        inputs = testing.make_inputs(case)
+        sched = schedule(inputs.topk_ids, case.experts, group)
+        _, ctx = forward(inputs.x, inputs.topk_weights, inputs.weights, sched)
+        testing.set_executor(group, order)
+        testing.never_start(group, absent)
+        start = time.monotonic()
+        with pytest.raises(RuntimeError) as caught:
+            backward(inputs.dy, ctx)
+        assert time.monotonic() - start < TIMEOUT_S + 5
+        assert str(caught.value).startswith(
+            f"group: 2 ranks in backward call 2 wanted, rank {absent} missing; "
+            "the other ranks are done and waited "
+        )
+
+
 def test_later_calls_and_check_report_the_fault():
     with Group.local(2, timeout_s=TIMEOUT_S) as group:
         _, run_forward = calls(group)

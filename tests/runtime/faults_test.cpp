@@ -1,5 +1,7 @@
 // What a wait that expires leaves behind: an error that names the missing rank, NaN in every output
 // and nowhere else, and a group that can only be closed.
+#include "runtime/faults.h"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -113,6 +115,70 @@ TEST(Fault, NamesTheWaitOfEveryExecutor) {
     const std::string text{fault_of([&] { c.run_forward(); })};
     EXPECT_TRUE(says(text, "rank 0 missing; rank 1 (")) << text;
   }
+}
+
+/// A call whose ranks have nothing to wait for: no tokens, so no rows and no shared expert's tiles
+/// but gradients of zero to write.
+struct EmptyCall {
+  Problem problem{Case{.tokens = 0, .experts = 4}};
+  std::shared_ptr<Group> group{Group::local(2, {kTimeoutS})};
+  Results results;
+  Step step{start(problem, *group, {}, &results.y)};
+};
+
+TEST(Fault, WithoutAWaiterNamesTheRankThatIsMissing) {
+  for (const Order order : {Order::kThreads, Order::kTicket, Order::kAdversarial}) {
+    for (const int32_t absent : {0, 1}) {
+      EmptyCall c;
+      set_executor(*c.group, order, 3);
+      never_start(*c.group, absent);
+      const std::string text{fault_of([&] { finish(c.problem, *c.group, c.step, &c.results); })};
+      const std::string missing{"rank " + std::to_string(absent) + " missing; "};
+      EXPECT_TRUE(says(text, "group: 2 ranks in backward call 2 wanted, " + missing +
+                                 "the other ranks are done and waited "))
+          << text;
+      EXPECT_TRUE(says(text, "close the group, find out why the rank did not come")) << text;
+      for (const Buffer<float>* g : {&c.results.gate, &c.results.up, &c.results.down}) {
+        for (int64_t i{0}; i < g->size(); ++i) ASSERT_TRUE(std::isnan((*g)[i])) << i;
+      }
+      EXPECT_EQ(fault_of([&] { c.group->check(); }), text);
+    }
+  }
+}
+
+TEST(FaultSentence, SaysWhoIsMissingAndThatTheOthersAreDone) {
+  Fault f;
+  f.waited = false;
+  f.rank = 3;
+  f.epoch = 7;
+  f.backward = true;
+  f.waited_s = 2.5;
+  f.missing = {3};
+  EXPECT_EQ(describe(f, 4),
+            "group: 4 ranks in backward call 7 wanted, rank 3 missing; the other ranks are done "
+            "and waited 2.5 s; the outputs hold NaN: close the group, find out why the rank did "
+            "not come");
+}
+
+TEST(FaultSentence, SaysWhoWaitedInWhichTaskForWhichCounter) {
+  Fault f;
+  f.rank = 1;
+  f.line = Line::kMain;
+  f.task.kind = Kind::kGateUp;
+  f.task.row = 5;
+  f.task.col = 2;
+  f.counter = {Counter::kRowsReady, 1, 5};
+  f.seen = 64;
+  f.wanted = 128;
+  f.epoch = 9;
+  f.waited_s = 600;
+  f.missing = {0, 2};
+  EXPECT_EQ(describe(f, 3),
+            "group: 3 ranks in forward call 9 wanted, ranks 0, 2 missing; rank 1 (main line, "
+            "gate_up, row 5, column 2) waited 600 s for rows_ready[5] of rank 1: 64 seen, 128 "
+            "wanted; the outputs hold NaN: close the group, find out why the rank did not come");
+  f.missing.clear();
+  EXPECT_TRUE(says(describe(f, 3), "wanted, no progress on any rank; rank 1 (main line"));
 }
 
 }  // namespace

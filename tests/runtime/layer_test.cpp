@@ -54,7 +54,7 @@ TEST_P(LayerShapes, MatchFloat64ByTheErrorRule) {
   const Oracle<double> truth{Reference<double, false>{p}.solve()};
   const Oracle<float> twin{Reference<float, true>{p}.solve()};
   constexpr double kBf16Floor{1.0 / 512};
-  constexpr double kF32Floor{1.0 / 262144};
+  constexpr double kF32Floor{1.0 / 65536};
   const auto bf16 = [](const Buffer<Bf16>& b) {
     return [&b](size_t i) { return static_cast<double>(to_float(b[static_cast<int64_t>(i)])); };
   };

@@ -31,7 +31,25 @@ TEST(RefusesSchedule, IdsOfTheWrongKind) {
        {[](ValidCall& v) { v.ids.dtype = DType::kF32; },
         {kType, "topk_ids", "int32 or int64", "float32 given", "convert it with .to(torch.int32)"}},
        {[](ValidCall& v) { v.ids.ndim = 1; },
-        {kValue, "topk_ids", "shape [T, K]", "[6] given", "one row a token"}}});
+        {kValue, "topk_ids", "shape [T, K]", "[6] given", "one row a token"}},
+       {[](ValidCall& v) { v.ids.data = nullptr; },
+        {kValue, "topk_ids", "memory behind the tensor", "a null pointer given",
+         "pass the tensor's data"}}});
+}
+
+TEST(RefusesSchedule, IdsThatAreNotAligned) {
+  const auto misaligned = [](int64_t bytes) {
+    return Sentence{kValue, "topk_ids",
+                    "elements at " + std::to_string(bytes) + "-byte aligned addresses",
+                    "a misaligned first element given", "pass .clone()"};
+  };
+  Buffer<int64_t> ids{14};
+  expect_refusals(kSchedule, {{[](ValidCall& v) { shift(v.ids, 2); }, misaligned(4)},
+                              {[&ids](ValidCall& v) {
+                                 v.ids = contiguous(ids.data(), DType::kI64, 6, 2);
+                                 shift(v.ids, 4);
+                               },
+                               misaligned(8)}});
 }
 
 TEST(RefusesSchedule, EveryOtherDtypeByItsName) {
@@ -66,6 +84,7 @@ TEST(RefusesSchedule, SizesThatAreNotLegal) {
 }
 
 TEST(RefusesSchedule, TokenCountsThatDoNotFit) {
+  constexpr const char* kNoTokens{"a rank without tokens has 0"};
   expect_refusals(
       kSchedule | kBoth,
       {{[](ValidCall& v) { v.sched.tokens_per_rank = {6}; },
@@ -74,7 +93,17 @@ TEST(RefusesSchedule, TokenCountsThatDoNotFit) {
        {[](ValidCall& v) {
           v.sched.tokens_per_rank = {7, -1};
         },
-        {kValue, "tokens_per_rank", "a value >= 0", "-1 given", "a rank without tokens has 0"}},
+        {kValue, "tokens_per_rank", "a value in [0, 1073741824]", "-1 given", kNoTokens}},
+       {[](ValidCall& v) {
+          v.sched.tokens_per_rank = {0, kBillion + 1};
+        },
+        {kValue, "tokens_per_rank", "a value in [0, 1073741824]", "1073741825 given", kNoTokens}},
+       {[](ValidCall& v) {
+          // Their sum is 6 only if it overflows.
+          v.sched.tokens_per_rank = {std::numeric_limits<int64_t>::max(), 7};
+        },
+        {kValue, "tokens_per_rank", "a value in [0, 1073741824]", "9223372036854775807 given",
+         kNoTokens}},
        {[](ValidCall& v) {
           v.sched.tokens_per_rank = {3, 2};
         },
@@ -93,6 +122,9 @@ TEST(RefusesSchedule, TablesThatDoNotFit) {
       kSchedule | kBoth,
       {{[](ValidCall& v) { v.sched.tables = Tensor{}; },
         {kValue, name, "a tensor", "nothing given", "pass it"}},
+       {[](ValidCall& v) { v.sched.tables.data = nullptr; },
+        {kValue, name, "memory behind the tensor", "a null pointer given",
+         "pass the tensor's data"}},
        {[](ValidCall& v) { v.sched.tables.device = kNowhere; }, no_backend(name)},
        {[](ValidCall& v) { v.sched.tables.dtype = DType::kI64; },
         {kType, name, "int32", "int64 given", "convert it with .to(torch.int32)"}},
@@ -181,6 +213,8 @@ TEST(RefusesShape, SizesThatAreNotLegal) {
     expect_refusal([&] { (void)saved_bytes(*group, r.shape, {}); }, r.sentence);
     expect_refusal([&] { (void)explain(r.shape); }, r.sentence);
   }
+  expect_refusal([] { (void)split_tokens(-1, 2); }, rows[0].sentence);
+  expect_refusal([] { (void)split_tokens(kBillion + 1, 2); }, rows[1].sentence);
   expect_refusal([&] { (void)schedule_words(*group, 9, 2, 3); }, rows[6].sentence);
   expect_refusal(
       [&] {

@@ -1,5 +1,6 @@
 // Every refusal of forward and backward, provoked through the public calls: its code, its four
 // parts, and that nothing was written.
+
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -141,7 +142,7 @@ TEST(RefusesCall, WeightsOnAnotherDevice) {
   expect_refusals(
       kBoth, {{[](ValidCall& v) { v.weights.gate.device = kNowhere; }, no_backend("weights.gate")},
               {[](ValidCall& v) { v.weights.up.device.index = 1; },
-               {kType, "weights.up", "a tensor on cpu", "cpu given",
+               {kType, "weights.up", "a tensor on cpu", "cpu:1 given",
                 "move all tensors of a call to one device"}}});
 }
 

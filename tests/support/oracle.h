@@ -150,7 +150,7 @@ class Reference {
 };
 
 /// Error of `got` by the rule of design: in max norm and in Frobenius norm at most twice the
-/// twin's error, both against the truth, with a floor (2^-9 for bf16 outputs, 2^-18 for fp32).
+/// twin's error, both against the truth, with a floor (2^-9 for bf16 outputs, 2^-16 for fp32).
 /// Returns the larger ratio to what is allowed; <= 1 passes, NaN never does.
 template <class Got>
 double error_ratio(const Got& got, const std::vector<float>& twin, const std::vector<double>& truth,

@@ -43,7 +43,7 @@ __device__ int32_t* begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) 
       ptx::barrier_init(&s.queue_full[i], 1);
       ptx::barrier_init(&s.queue_empty[i], 1 + kConsumers);
     }
-    ptx::barrier_init(&s.loading, 1);
+    s.begun = 0;
     ptx::fence_barrier_init();
     s.plan = fix_plan<kBackward>(l.plan);
     s.plan.epoch = epoch;

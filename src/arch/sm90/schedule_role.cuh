@@ -117,6 +117,14 @@ enum class Step : uint8_t { kTask, kLook, kLastSums };
 
 constexpr int32_t kLookEvery{4};  // tasks between two looks at the combine line: a look costs 1 us
 
+/// Tickets are taken just in time, once the loader has begun with all that was handed on: workers
+/// that hoard them drift apart, and tiles that share operands no longer read them from L2 at the
+/// same time, which halves its rate (docs/notes).
+__device__ inline void wait_for_loader(const WorkerSmem& s, int32_t handed_on) {
+  while (*static_cast<const volatile int32_t*>(&s.begun) < handed_on) {
+  }
+}
+
 /// The loop has one place that decodes, waits and hands on: three copies of the wait lists would
 /// not stay in the instruction cache.
 template <class P>
@@ -129,7 +137,7 @@ __device__ inline void scheduler_role(const Context<P>& x, WorkerSmem& s) {
   const int32_t num_sums{x.plan.token_blocks()};
   int32_t ticket{atomicAdd(main_word, 1)};
   int32_t until_look{kLookEvery};
-  uint32_t begun_phase{0};
+  int32_t handed_on{0};
   Step step{Step::kTask};
   for (;;) {
     Task t{};
@@ -155,12 +163,7 @@ __device__ inline void scheduler_role(const Context<P>& x, WorkerSmem& s) {
       describe(x, t, entry);
       queue.end();
     }
-    if (takes) {
-      // Tickets are taken just in time. Workers that hoard them drift apart, and tiles that share
-      // operands no longer read them from L2 at the same time, which halves its rate.
-      ptx::barrier_wait(&s.loading, begun_phase);
-      begun_phase ^= 1U;
-    }
+    if (takes) wait_for_loader(s, ++handed_on);
     if (step == Step::kTask) {
       ticket = atomicAdd(main_word, 1);
       if (--until_look == 0) {

@@ -43,7 +43,7 @@ struct alignas(1024) WorkerSmem {
   uint64_t turn[kConsumers];
   uint64_t queue_full[kQueue];
   uint64_t queue_empty[kQueue];
-  uint64_t loading;          // the loader has begun with the newest entry
+  int32_t begun;             // queue entries that the loader has begun with
   int32_t arrived;           // order of this block among the launch's blocks
   int32_t last[kConsumers];  // a consumer's row tile is complete
 };
