@@ -65,7 +65,7 @@ constexpr const char* name_of(Line l) {
 }
 
 /// A piece of work. Which fields mean something depends on the kind:
-///   stage: row = stage chunk · combine: row = token block · dispatch: expert, row, col = part
+///   stage: row = stage chunk | combine: row = token block | dispatch: expert, row, col = part
 ///   routed GEMMs: expert, row = row tile of row space, col = column tile
 ///   shared GEMMs: row = token tile, col = column tile
 ///   wgrads: row, col = tile of the gradient; chunk = rows summed; pass = see below

@@ -51,7 +51,8 @@ class Sm90Backend final : public Backend {
     std::vector<sm90::RankInput> ranks;
     for (const RankPlan& p : plans) ranks.push_back({p.plan, p.facts, bind_operands(call, p)});
     const auto comm = call.backward ? call.config.bwd_comm_sms : call.config.fwd_comm_sms;
-    device_group(g, call.x.device).run(ranks, static_cast<int32_t>(comm.value_or(0)), call.stream);
+    device_group(g, call.x.device)
+        .run(ranks, static_cast<int32_t>(comm.value_or(0)), g.hooks.absent_rank, call.stream);
     return std::nullopt;
   }
 

@@ -441,8 +441,10 @@ void check_config(const Config& c) {
   check("save_rows", c.save_rows, 0, kMost, "rows that do not fit are computed again");
 }
 
+void check_tokens(int64_t tokens) { check_range("tokens", tokens, 0, kMaxRows, "split the batch"); }
+
 void check_shape(const Shape& s, int64_t ranks) {
-  check_range("tokens", s.tokens, 0, kMaxRows, "split the batch");
+  check_tokens(s.tokens);
   check_width("hidden width H", s.hidden);
   check_width("intermediate width I", s.intermediate);
   if (s.shared != 0) check_width("shared width Is", s.shared);

@@ -16,6 +16,9 @@ namespace monomoe {
 void check_group(int64_t ranks, double timeout_s);
 void check_config(const Config& config);
 
+/// A number of tokens of all ranks.
+void check_tokens(int64_t tokens);
+
 /// Legal sizes of a layer; `shape.ranks` must be `ranks`.
 void check_shape(const Shape& shape, int64_t ranks);
 

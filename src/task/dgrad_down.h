@@ -1,6 +1,6 @@
 // dgrad_down: dA' = dy * Wd, then the backward of the activation.
 //
-// Operands  dy_row [tile rows, H] bf16 (dy ring) · Wd [H, I] bf16, read along I
+// Operands  dy_row [tile rows, H] bf16 (dy ring) | Wd [H, I] bf16, read along I
 // Tile      rows x cols of I, k = H
 // Epilogue  with gate, up (preact_index) and the row's router weight w:
 //           dgate, dup -> grad ring [row, 2, I]; w * a -> act ring [row, I];

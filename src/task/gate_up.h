@@ -1,6 +1,6 @@
 // gate_up: [gate | up] = x * [Wg | Wu]^T, then the activation.
 //
-// Operands  x_row [tile rows, H] bf16 (ring or saved) · Wg, Wu [I, H] bf16 of the expert
+// Operands  x_row [tile rows, H] bf16 (ring or saved) | Wg, Wu [I, H] bf16 of the expert
 // Tile      rows x (cols/2 gate columns and the same cols/2 up columns), k = H
 // Epilogue  gate, up -> bf16, stored at preact_index (saved, or preact ring when computed again);
 //           forward: a = bf16(swiglu) -> act ring [row, I]; rows from the expert's end to the next

@@ -191,7 +191,8 @@ class Group final : public DeviceGroup {
 
   void schedule(const std::vector<ScheduleInput>& ranks, const TileShape& tile, const IdsInfo& ids,
                 void* stream) override;
-  void run(const std::vector<RankInput>& ranks, int32_t comm_workers, void* stream) override;
+  void run(const std::vector<RankInput>& ranks, int32_t comm_workers, int32_t absent_rank,
+           void* stream) override;
   std::optional<Fault> take_fault() override;
   std::optional<BadId> take_bad_id() override;
   std::vector<uint64_t> take_clocks() override;
@@ -219,13 +220,12 @@ class Group final : public DeviceGroup {
   /// One launch a rank: on the caller's stream, or on the ranks' own, joined to it at both ends.
   template <class Args>
   void launch_all(const void* kernel, std::vector<Args>& args, int32_t blocks, int32_t threads,
-                  int32_t smem, cudaStream_t stream);
+                  int32_t smem, int32_t absent_rank, cudaStream_t stream);
 
   int32_t device_;
   uint64_t timeout_ns_;
   int32_t workers_{1};
   uint8_t fill_{0};
-  int32_t absent_{-1};
   std::vector<RankMemory> ranks_;
   DeviceArena fixed_;
   cuda::FaultRecord* faults_{nullptr};
@@ -319,7 +319,7 @@ Launch Group::make_launch(const RankInput& in, size_t r, const Layout& layout) c
 
 template <class Args>
 void Group::launch_all(const void* kernel, std::vector<Args>& args, int32_t blocks, int32_t threads,
-                       int32_t smem, cudaStream_t stream) {
+                       int32_t smem, int32_t absent_rank, cudaStream_t stream) {
   const auto launch = [&](size_t r, cudaStream_t on) {
     void* params[]{&args[r]};
     check(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
@@ -340,7 +340,7 @@ void Group::launch_all(const void* kernel, std::vector<Args>& args, int32_t bloc
     check(cudaEventRecord(begin_, stream), "cudaEventRecord");
     for (size_t r{0}; r < ranks(); ++r) {
       check(cudaStreamWaitEvent(streams_[r], begin_, 0), "cudaStreamWaitEvent");
-      if (static_cast<int32_t>(r) != absent_) launch(r, streams_[r]);
+      if (static_cast<int32_t>(r) != absent_rank) launch(r, streams_[r]);
       check(cudaEventRecord(done_[r], streams_[r]), "cudaEventRecord");
     }
     for (size_t r{0}; r < ranks(); ++r) {
@@ -353,7 +353,8 @@ void Group::launch_all(const void* kernel, std::vector<Args>& args, int32_t bloc
   launched_ = true;
 }
 
-void Group::run(const std::vector<RankInput>& in, int32_t comm_workers, void* stream) {
+void Group::run(const std::vector<RankInput>& in, int32_t comm_workers, int32_t absent_rank,
+                void* stream) {
   const OnDevice on{device_};
   std::vector<Layout> layouts;
   for (const RankInput& r : in) layouts.push_back(workspace_layout(r.facts));
@@ -367,7 +368,7 @@ void Group::run(const std::vector<RankInput>& in, int32_t comm_workers, void* st
     }
   }
   const int32_t workers{std::min(workers_, in[0].plan.knobs.workers)};
-  launch_all(forward_kernel_address(), launches, workers, kThreads, kSmemBytes,
+  launch_all(forward_kernel_address(), launches, workers, kThreads, kSmemBytes, absent_rank,
              static_cast<cudaStream_t>(stream));
 }
 
@@ -425,7 +426,7 @@ void Group::schedule(const std::vector<ScheduleInput>& in, const TileShape& tile
     }
   }
   const auto smem = static_cast<int32_t>(4 * ((warps + 3) * experts + 16));
-  launch_all(schedule_kernel_address(), launches, blocks, cuda::kScheduleThreads, smem,
+  launch_all(schedule_kernel_address(), launches, blocks, cuda::kScheduleThreads, smem, -1,
              static_cast<cudaStream_t>(stream));
 }
 

@@ -58,7 +58,9 @@ class DeviceGroup {
   [[nodiscard]] virtual int32_t workers_per_rank() const = 0;
   virtual void schedule(const std::vector<ScheduleInput>& ranks, const TileShape& tile,
                         const IdsInfo& ids, void* stream) = 0;
-  virtual void run(const std::vector<RankInput>& ranks, int32_t comm_workers, void* stream) = 0;
+  /// `absent_rank` is not launched (for tests; -1: all are).
+  virtual void run(const std::vector<RankInput>& ranks, int32_t comm_workers, int32_t absent_rank,
+                   void* stream) = 0;
 
   /// What an earlier launch reported, if anything. Never waits.
   virtual std::optional<Fault> take_fault() = 0;
