@@ -1,6 +1,6 @@
 // schedule: ids -> routing tables of this rank, in one launch. Counting and prefix sums only.
 //
-// Units    homes are cut into parts of consecutive tokens; a block works on units b, b + blocks, ...
+// Units    homes are cut into parts of consecutive tokens; block b works on b, b + blocks, ...
 // Phase 1  (R > 1) own ids to the heap, flag per part; wait for the flags of a part before reading
 // Phase 2  counts of a unit per expert, by warps over consecutive slots
 // Barrier  of the grid
