@@ -18,6 +18,7 @@ std::vector<cpu::RankLaunch> bind_memory(Group::Impl& g, const std::vector<RankP
   const uint8_t fill{g.hooks.fill};
   std::vector<cpu::RankLaunch> out(plans.size());
   std::vector<Layout> layouts;
+  layouts.reserve(plans.size());
   for (const RankPlan& p : plans) layouts.push_back(workspace_layout(p.facts));
   for (size_t i{0}; i < plans.size(); ++i) {
     const RankPlan& p{plans[i]};

@@ -94,8 +94,9 @@ void build_tables(const std::vector<Dims>& dims, const TileShape& tile, const Id
     const int32_t num_tiles{tile_start[d.local_experts()]};
     max_num_tiles = max_of(max_num_tiles, num_tiles);
     for (int32_t e{0}; e < d.local_experts(); ++e) {
-      owner_of[static_cast<size_t>(d.first_expert() + e)] = d.rank;
-      next[static_cast<size_t>(d.first_expert() + e)] = tile_start[e] * tile.rows;
+      const int32_t expert{d.first_expert() + e};
+      owner_of[static_cast<size_t>(expert)] = d.rank;
+      next[static_cast<size_t>(expert)] = tile_start[e] * tile.rows;
     }
     auto* src = reinterpret_cast<RowSource*>(words[r] + l.row_src);
     for (int64_t i{0}; i < int64_t{num_tiles} * tile.rows; ++i) src[i] = {RowSource::kGap, 0};

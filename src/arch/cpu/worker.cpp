@@ -168,6 +168,7 @@ class Threads {
   void loop(int32_t worker) {
     Scratch scratch{ranks_[0].plan.tile};
     std::vector<Cursor> cursors;
+    cursors.reserve(ranks_.size());
     for (const RankLaunch& r : ranks_) cursors.emplace_back(r.plan);
     int64_t seen_progress{-1};
     Clock::time_point idle_since{};
