@@ -26,4 +26,4 @@ for step in range(101):
     optimizer.step()
     if step % 20 == 0:
         load = torch.bincount(route.indices.flatten(), minlength=experts).tolist()
-        print(f"step {step:3}  loss {loss.item():.4f}  tokens of each expert {load}")
+        print(f"step {step:3}  loss {loss.item():.2e}  tokens of each expert {load}")

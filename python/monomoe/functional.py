@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -25,6 +26,7 @@ from torch import Tensor
 _WAITING = ("schedule", "forward", "backward", "group_close")  # these release the GIL
 _NOT_GIVEN = -(2**63)  # an option left to the policy; bind.cpp has the same value
 _MAX_DIMS = 4
+_NO_GROUP = -1  # no group has this id
 _SAVE = {"all": 0, "preact": 1, "none": 2}
 _WEIGHT_GRAD = {"bf16": 0, "fp32": 1}
 _GRAD_DTYPE = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -64,6 +66,12 @@ def check_tensor(subject: str, value) -> None:
         raise TypeError(
             f"{subject}: a tensor on a CPU or CUDA device wanted, {value.device} given; "
             "move it there with .to(device)"
+        )
+    # (A compiled graph resolves such views itself and can't ask.)
+    if not torch.compiler.is_compiling() and (value.is_neg() or value.is_conj()):
+        raise ValueError(
+            f"{subject}: values in memory wanted, a lazily negated view given; "
+            f"pass {subject}.resolve_neg().resolve_conj()"
         )
     if value.dim() > _MAX_DIMS:
         raise ValueError(
@@ -132,6 +140,7 @@ class Group:
         # What compiled graphs get: its value may change without a recompilation.
         self.handle = torch.tensor(self.id, dtype=torch.int64)  # [] int64 on the CPU
         self._finalizer = weakref.finalize(self, native().group_close, self.id)
+        _living.add(self)
 
     @property
     def closed(self) -> bool:
@@ -163,6 +172,22 @@ class Group:
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"Group(id={self.id}, ranks={self.ranks}{state})"
+
+
+_living: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def _forget_groups() -> None:
+    """In a forked child: another thread of the parent may have held a group's lock, so the child
+    touches none of the parent's groups. They count as closed."""
+    for group in list(_living):
+        group._finalizer.detach()
+        group.id = _NO_GROUP
+        group.handle.fill_(_NO_GROUP)
+    default_group.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget_groups)
 
 
 @functools.cache

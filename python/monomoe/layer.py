@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from . import ops
-from .functional import Config, Group, check_tensor, default_group
+from .functional import Config, Group, Shape, check_tensor, default_group, explain
 
 
 class MoELayer(nn.Module):
@@ -46,6 +46,13 @@ class MoELayer(nn.Module):
         dtype: torch.dtype = torch.bfloat16,
     ):
         super().__init__()
+        if dtype is not torch.bfloat16:
+            raise TypeError(
+                f"dtype: torch.bfloat16 wanted, {dtype} given; keep fp32 copies in the optimizer, "
+                "or give the parameters an fp32 main_grad"
+            )
+        # Refuses sizes that no call could use.
+        explain(Shape(0, hidden, intermediate, experts, top_k, shared))
         if score and not shared:
             raise ValueError(
                 "score: a shared expert wanted, shared=0 given; pass shared=Is or score=False"
@@ -85,6 +92,16 @@ class MoELayer(nn.Module):
         """
         for subject, value in (("x", x), ("topk_ids", topk_ids), ("topk_weights", topk_weights)):
             check_tensor(subject, value)
+        if x.dim() == 2 and x.shape[1] != self.hidden:
+            raise ValueError(
+                f"x: [T, {self.hidden}] wanted, {list(x.shape)} given; "
+                f"make the layer with hidden={x.shape[1]} or project x"
+            )
+        if topk_ids.dim() == 2 and x.dim() == 2 and topk_ids.shape[0] != x.shape[0]:
+            raise ValueError(
+                f"topk_ids: [{x.shape[0]}, {self.top_k}] wanted, {list(topk_ids.shape)} given; "
+                "pass one row of ids for each row of x"
+            )
         if topk_ids.dim() == 2 and topk_ids.shape[1] != self.top_k:
             raise ValueError(
                 f"topk_ids: [T, {self.top_k}] wanted, {list(topk_ids.shape)} given; "

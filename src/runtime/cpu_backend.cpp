@@ -12,6 +12,10 @@
 namespace monomoe {
 namespace {
 
+/// Launches after which all flags are renewed: flags that a smaller call does not use would else
+/// look raised once they are 2^31 launches old (plan/epoch.h).
+constexpr uint32_t kFlagRefresh{1U << 30U};
+
 /// Memory of all ranks for these plans, and every rank's view of it.
 std::vector<cpu::RankLaunch> bind_memory(Group::Impl& g, const std::vector<RankPlan>& plans,
                                          uint32_t epoch) {
@@ -35,13 +39,19 @@ std::vector<cpu::RankLaunch> bind_memory(Group::Impl& g, const std::vector<RankP
     r.layout = layouts[i];
     r.heap_layouts = layouts;
     r.counter_layout = counter_layout(plans[i].facts);
-    r.counters = g.counters[i].begin_launch(epoch, r.counter_layout.words);
+    g.counters[i].reserve(r.counter_layout.words);
     for (size_t peer{0}; peer < plans.size(); ++peer) {
       r.heaps.push_back(g.heaps.view(static_cast<int32_t>(peer)));
     }
-    r.chain_counters =
-        out[0].counters + out[0].counter_layout.at[static_cast<int32_t>(Counter::kSharedChain)];
     r.chain = out[0].region<float>(Region::kChain);
+  }
+  // Nothing can fail any more: the epoch and its half of the counters are used from here on.
+  g.epoch = epoch;
+  if (epoch % kFlagRefresh == 0) g.heaps.set_epoch(epoch - 1);
+  for (size_t i{0}; i < out.size(); ++i) {
+    out[i].counters = g.counters[i].begin_launch(epoch, out[i].counter_layout.words);
+    out[i].chain_counters =
+        out[0].counters + out[0].counter_layout.at[static_cast<int32_t>(Counter::kSharedChain)];
   }
   return out;
 }
@@ -84,8 +94,7 @@ class CpuBackend final : public Backend {
 
   std::optional<Fault> run(Group::Impl& g, const Call& call,
                            const std::vector<RankPlan>& plans) override {
-    const uint32_t epoch{++g.epoch};
-    std::vector<cpu::RankLaunch> ranks{bind_memory(g, plans, epoch)};
+    std::vector<cpu::RankLaunch> ranks{bind_memory(g, plans, g.epoch + 1)};
     for (size_t i{0}; i < ranks.size(); ++i)
       static_cast<Operands&>(ranks[i]) = bind_operands(call, plans[i]);
     write_launch_words(ranks, g.hooks.absent_rank);

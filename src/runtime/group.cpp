@@ -27,13 +27,17 @@ Registry& registry() {
 
 }  // namespace
 
+void CounterMemory::reserve(int64_t count) {
+  if (count <= capacity) return;
+  const int64_t wanted{round_up<int64_t>(count + count / 2, 64)};
+  std::vector<int32_t> grown(static_cast<size_t>(2 * wanted));
+  words.swap(grown);
+  capacity = wanted;
+  extent[0] = extent[1] = 0;
+}
+
 int32_t* CounterMemory::begin_launch(uint32_t epoch, int64_t count) {
   const int32_t half{counter_half(epoch)};
-  if (count > capacity) {
-    capacity = round_up<int64_t>(count + count / 2, 64);
-    words.assign(static_cast<size_t>(2 * capacity), 0);
-    extent[0] = extent[1] = 0;
-  }
   int32_t* const other{words.data() + (1 - half) * capacity};
   std::memset(other, 0, sizeof(int32_t) * static_cast<size_t>(extent[1 - half]));
   extent[1 - half] = 0;

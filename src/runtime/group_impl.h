@@ -24,7 +24,9 @@ struct CounterMemory {
   int64_t capacity{0};
   int64_t extent[2]{0, 0};
 
-  /// The half of launch `epoch`, zeroed, with room for `count` words; clears the other half.
+  /// Room for `count` words in each half. May run out of memory, and then changes nothing.
+  void reserve(int64_t count);
+  /// The half of launch `epoch`, zeroed; clears the other half. `count` words are reserved.
   int32_t* begin_launch(uint32_t epoch, int64_t count);
   void clear();
 };

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <new>
+#include <stdexcept>
 
 #include "base/dtype.h"
 #include "monomoe/layer.h"
@@ -40,14 +42,27 @@ void run_call(Group::Impl& g, const Call& c) {
   const std::vector<RankPlan> plans{make_plans(g, c, backend.traits(g, c.x.device))};
   for (const RankPlan& p : plans) check_tickets(most_tickets(p));
   check_saved(c.saved, plans.back().saved_offset + plans.back().saved.bytes, c.x.device);
-  const std::optional<Fault> fault{backend.run(g, c, plans)};
-  if (!fault) return;
+  const uint32_t epoch{g.epoch};
+  std::optional<std::string> failure;
+  try {
+    if (const auto fault = backend.run(g, c, plans)) failure = describe(*fault, g.ranks);
+  } catch (const std::bad_alloc&) {
+    if (g.epoch == epoch) refuse_memory(plans);  // nothing was begun
+    failure =
+        "group: memory wanted, none left in the middle of a call; the outputs hold NaN: "
+        "close the group";
+  } catch (const std::logic_error& e) {
+    failure = std::string{"group: "} + e.what() +
+              "; the outputs hold NaN: close the group, this "
+              "is a bug";
+  }
+  if (!failure) return;
   for (const Tensor* t :
        {&c.y, &c.dtopk_weights, &c.grads.gate, &c.grads.up, &c.grads.down, &c.grads.shared_gate,
         &c.grads.shared_up, &c.grads.shared_down, &c.grads.shared_score}) {
     fill_nan(*t);
   }
-  g.fault = describe(*fault, g.ranks);
+  g.fault = failure;
   throw Error{ErrorCode::kFault, *g.fault};
 }
 

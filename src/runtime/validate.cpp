@@ -142,12 +142,32 @@ std::vector<Named> inputs_of(const Call& c) {
   return all;
 }
 
+/// Bytes from the first to the last element, and whether all of them are elements.
+struct Span {
+  uintptr_t begin, end;
+  bool dense;
+};
+Span span_of(const Tensor& t) {
+  int64_t last{0};
+  for (size_t i{0}; i < static_cast<size_t>(t.ndim); ++i) last += (t.shape[i] - 1) * t.stride[i];
+  const int64_t item{t.dtype == DType::kU8 ? 1 : (t.dtype == DType::kBf16 ? 2 : 4)};
+  const auto begin = reinterpret_cast<uintptr_t>(t.data);
+  return {begin, begin + static_cast<uintptr_t>((last + 1) * item), last + 1 == t.numel()};
+}
+
+/// Same start, or two dense ranges that meet. (Interleaved views of one tensor are legal.)
+bool share_memory(const Tensor& a, const Tensor& b) {
+  if (!a.given() || !b.given() || a.numel() == 0 || b.numel() == 0) return false;
+  const Span x{span_of(a)};
+  const Span y{span_of(b)};
+  return x.begin == y.begin || (x.dense && y.dense && x.begin < y.end && y.begin < x.end);
+}
+
 /// No output may be another tensor of the call.
 void check_distinct(const std::vector<Named>& outputs, const std::vector<Named>& others) {
   for (auto a = outputs.begin(); a != outputs.end(); ++a) {
-    if (!a->tensor->given() || a->tensor->numel() == 0) continue;
     const auto check = [&a](const Named& b) {
-      if (b.tensor->given() && b.tensor->numel() > 0 && a->tensor->data == b.tensor->data) {
+      if (share_memory(*a->tensor, *b.tensor)) {
         refuse_value(a->name, "memory of its own", "the memory of " + b.name, "pass a new tensor");
       }
     };
@@ -401,7 +421,8 @@ void check_common(const Group::Impl& group, std::optional<double> limit, Call* c
   check_f32_scalars(c->topk_weights, "topk_weights", c->tokens, c->schedule.top_k, c->x.device);
   c->clamp.limit = std::numeric_limits<float>::infinity();
   if (limit) {
-    if (!(*limit > 0) || !std::isfinite(*limit)) {
+    const auto rounded = static_cast<float>(std::min(*limit, 1e39));  // inf and NaN stay
+    if (!(rounded > 0) || !std::isfinite(rounded)) {
       refuse_value("swiglu_limit", "a finite value > 0", text(*limit), "pass None for no clamp");
     }
     c->clamp.limit = static_cast<float>(*limit);
@@ -419,6 +440,16 @@ void check_group(int64_t ranks, double timeout_s) {
   check_range("ranks", ranks, 1, kMaxRanks, "pass the number of ranks");
   if (timeout_s > 0 && std::isfinite(timeout_s)) return;
   refuse_value("timeout_s", "a finite value > 0", text(timeout_s), "the default is 600");
+}
+
+void refuse_memory(const std::vector<RankPlan>& plans) {
+  int64_t bytes{0};
+  for (const RankPlan& p : plans) {
+    const Layout l{workspace_layout(p.facts)};
+    bytes += l.heap_bytes + l.local_bytes;
+  }
+  refuse(ErrorCode::kBackend, "memory", text(bytes) + " bytes of workspace", "less left",
+         "split the batch or pass a smaller ring_rows");
 }
 
 void check_tickets(int64_t tickets) {

@@ -8,6 +8,7 @@
 #include "monomoe/layer.h"
 #include "runtime/call.h"
 #include "runtime/group_impl.h"
+#include "runtime/planner.h"
 
 namespace monomoe {
 
@@ -28,6 +29,9 @@ void check_schedule(const Group::Impl& group, const Tensor& topk_ids, const Sche
 /// Validates and gathers. `words`: the needed length of the tables tensor.
 Call check_forward(const Group::Impl& group, const ForwardArgs& args);
 Call check_backward(const Group::Impl& group, const BackwardArgs& args);
+
+/// The workspace of a call did not fit into memory.
+[[noreturn]] void refuse_memory(const std::vector<RankPlan>& plans);
 
 /// The most tasks that a rank of the call may have.
 void check_tickets(int64_t tickets);

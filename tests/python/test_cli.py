@@ -289,3 +289,13 @@ def test_example_runs(example, tmp_path):
 
 def test_there_are_examples():
     assert len(EXAMPLES) >= 3
+
+
+def test_demo_proves_also_where_the_plot_can_not_be_written(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "monomoe", "demo", "--steps", "2", "--out", "/nonexistent/x.png"],
+        capture_output=True, text=True, timeout=240, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "no plot of the loss" in done.stdout
+    assert done.stdout.rstrip().endswith("router and routed weight gradients")

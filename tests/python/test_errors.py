@@ -8,7 +8,7 @@ import torch
 
 from monomoe import Config, Grads, Group, MoELayer, Shape, Weights, backward, explain, forward
 from monomoe import schedule, testing
-from monomoe.functional import launch_backward, launch_forward, new_saved
+from monomoe.functional import check_tensor, launch_backward, launch_forward, new_saved
 from monomoe.testing import Case
 
 CASE = Case(8, 16, 24, 4, 2, shared=8, score=True)
@@ -518,7 +518,7 @@ def test_layer_refuses_a_score_without_a_shared_expert():
 
 
 def test_layer_of_another_dtype_is_refused():
-    layer = MoELayer(16, 24, 4, 2, dtype=torch.float32)
+    layer = MoELayer(16, 24, 4, 2).float()
     refused(
         lambda: layer(zeros(8, 16), torch.zeros(8, 2).long(), torch.zeros(8, 2)),
         TypeError,
@@ -610,3 +610,40 @@ def test_a_refused_call_leaves_the_group_usable():
     call.x = call.x.bfloat16()
     call.group.check()
     assert torch.equal(call.forward()[0], wanted)
+
+
+@pytest.mark.parametrize(
+    "arguments, kind, text",
+    [
+        ((12, 24, 4, 2), ValueError, "hidden width H: a multiple of 8"),
+        ((16, -64, 4, 2), ValueError, "intermediate width I: a multiple of 8"),
+        ((16, 24, 0, 2), ValueError, "experts: a value in [1, 65536] wanted, 0 given"),
+        ((16, 24, 4, 5), ValueError, "top_k: 1 <= K <= E = 4 wanted, 5 given"),
+        ((16, 24, 4, 2, 12), ValueError, "shared width Is: a multiple of 8"),
+    ],
+)
+def test_layer_that_no_call_could_use_is_refused_when_made(arguments, kind, text):
+    with pytest.raises(kind) as info:
+        MoELayer(*arguments)
+    assert text in str(info.value)
+
+
+def test_layer_of_another_dtype_is_refused_when_made():
+    with pytest.raises(TypeError, match="dtype: torch.bfloat16 wanted, torch.float32 given"):
+        MoELayer(16, 24, 4, 2, dtype=torch.float32)
+
+
+def test_layer_names_the_input_that_does_not_fit():
+    layer = MoELayer(16, 24, 4, 2)
+    x, ids, weights = torch.zeros(8, 16).bfloat16(), torch.zeros(8, 2).long(), torch.zeros(8, 2)
+    with pytest.raises(ValueError, match=r"x: \[T, 16\] wanted, \[8, 24\] given"):
+        layer(torch.zeros(8, 24).bfloat16(), ids, weights)
+    with pytest.raises(ValueError, match=r"topk_ids: \[8, 2\] wanted, \[5, 2\] given"):
+        layer(x, ids[:5], weights)
+
+
+def test_lazily_negated_views_are_refused_by_name():
+    weights = torch.complex(torch.zeros(4, 2), torch.ones(4, 2)).conj().imag
+    assert weights.is_neg()
+    with pytest.raises(ValueError, match="topk_weights: values in memory wanted"):
+        check_tensor("topk_weights", weights)

@@ -1,5 +1,8 @@
 """What was in memory before never shows, and nothing but the outputs is written."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -111,3 +114,86 @@ def test_gaps_between_strided_output_rows_are_not_written():
     for name, tensor in wide.items():
         testing.assert_same_bits({name: tensor[:, 8:32]}, {name: wanted[name]})
         assert (tensor[:, :8] == 7).all() and (tensor[:, 32:] == 7).all()
+
+
+# ----------------------------------------------------------------- failures of the machine
+
+OUT_OF_MEMORY = """
+import resource, torch, monomoe
+from monomoe.testing import Case, make_inputs
+
+def call(group, case, **config):
+    i = make_inputs(case)
+    sched = monomoe.schedule(i.topk_ids, case.experts, group)
+    return monomoe.forward(i.x, i.topk_weights, i.weights, sched, monomoe.Config(workers=1, **config))[0]
+
+small, other, big = Case(1, 264, 72, 4, 2), Case(1, 8, 72, 1, 1), Case(2048, 1024, 8, 64, 64)
+want = call(monomoe.Group(), other)
+group = monomoe.Group()
+call(group, small)
+i = make_inputs(big)
+sched = monomoe.schedule(i.topk_ids, 64, group)
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+before = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (now + 60_000_000, before[1]))
+try:
+    monomoe.forward(i.x, i.topk_weights, i.weights, sched, monomoe.Config(save="none", workers=1))
+except RuntimeError as e:
+    print(e)
+resource.setrlimit(resource.RLIMIT_AS, before)
+for _ in range(3):
+    assert torch.equal(call(group, other), want)
+print("went on")
+"""
+
+
+def run_script(text, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", text, *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_call_that_does_not_fit_into_memory_is_refused_and_the_group_goes_on():
+    done = run_script(OUT_OF_MEMORY)
+    assert done.returncode == 0, done.stderr
+    assert "memory: " in done.stdout and "bytes of workspace wanted, less left" in done.stdout
+    assert done.stdout.endswith("went on\n")
+
+
+def test_any_number_of_workers_is_fine():
+    done = run_script(
+        "import monomoe, torch\n"
+        "from monomoe.testing import Case, make_inputs\n"
+        "c = Case(33, 64, 40, 5, 2)\n"
+        "i = make_inputs(c)\n"
+        "s = monomoe.schedule(i.topk_ids, c.experts)\n"
+        "run = lambda n: monomoe.forward(i.x, i.topk_weights, i.weights, s,"
+        " monomoe.Config(workers=n))[0]\n"
+        "assert torch.equal(run(65536), run(1))\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_forked_child_sees_closed_groups_and_ends():
+    done = run_script(
+        "import os, sys, threading, monomoe\n"
+        "from monomoe.testing import Case, make_inputs\n"
+        "c = Case(64, 64, 64, 4, 2)\n"
+        "i = make_inputs(c)\n"
+        "g = monomoe.Group()\n"
+        "s = monomoe.schedule(i.topk_ids, c.experts, g)\n"
+        "run = lambda: monomoe.forward(i.x, i.topk_weights, i.weights, s)\n"
+        "stop = threading.Event()\n"
+        "def loop():\n"
+        "    while not stop.is_set(): run()\n"
+        "t = threading.Thread(target=loop); t.start()\n"
+        "for _ in range(4):\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        try: run()\n"
+        "        except RuntimeError as e: os._exit(0 if 'closed' in str(e) else 1)\n"
+        "        os._exit(2)\n"
+        "    assert os.waitpid(pid, 0)[1] == 0\n"
+        "stop.set(); t.join(); run(); print('done')\n"
+    )
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 
 COMMANDS = {
     "demo": "train a small language model, then prove that ranks don't change a bit",
@@ -20,6 +21,8 @@ COMMANDS = {
 def main(argv: list[str]) -> int:
     """Exit code of `python -m monomoe ARGV`."""
     lines = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(line_buffering=True)  # in step with stderr, also in a pipe
     top = argparse.ArgumentParser(
         prog="python -m monomoe",
         epilog=f"commands:\n{lines}\n\npython -m monomoe COMMAND --help says more",

@@ -378,9 +378,13 @@ def run(args: argparse.Namespace) -> int:
     training = train(model, text, args.steps, rng, quiet=args.json)
     say(f"loss {training.losses[0]:.3f} -> {training.recent_loss():.3f} nats a byte, "
         f"{training.tokens_per_s:.0f} tokens/s, {training.seconds:.1f} s")  # fmt: skip
-    plot(training.losses, args.out)
+    try:
+        plot(training.losses, args.out)
+        plotted = f"plot of the loss: {args.out.resolve()}"
+    except (ImportError, OSError) as error:  # the proof matters more
+        plotted = f"no plot of the loss: {error}; pip install matplotlib, or pass another --out"
     sample = generate(model, rng)
-    say(f"plot of the loss: {args.out}\n\nWritten by the model:\n{sample}")
+    say(f"{plotted}\n\nWritten by the model:\n{sample}")
     proof = prove(model, draw_batch(text, rng))
     if args.json:
         print(json.dumps({

@@ -1,11 +1,13 @@
 #include "arch/cpu/worker.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <random>
+#include <system_error>
 #include <thread>
 
 #include "arch/cpu/combine.h"
@@ -144,7 +146,14 @@ class Threads {
 
   RunResult run() {
     std::vector<std::thread> helpers;
-    for (int32_t i{1}; i < options_.threads; ++i) helpers.emplace_back([this, i] { guarded(i); });
+    const auto most = static_cast<int32_t>(4 * std::max(1U, std::thread::hardware_concurrency()));
+    const int32_t wanted{std::min(options_.threads, most)};
+    helpers.reserve(static_cast<size_t>(wanted));
+    try {
+      for (int32_t i{1}; i < wanted; ++i) helpers.emplace_back([this, i] { guarded(i); });
+    } catch (const std::system_error&) {
+      // The system gives no more threads: those there are do it all, with the same bits.
+    }
     guarded(0);
     for (std::thread& t : helpers) t.join();
     if (error_) std::rethrow_exception(error_);
