@@ -19,17 +19,16 @@ const std::vector<Backend*>& available_backends() {
 }
 
 Backend& backend_for(const Device& device) {
-  const char* const forced{std::getenv("MONOMOE_BACKEND")};
+  const char* const variable{std::getenv("MONOMOE_BACKEND")};
+  const std::string forced{variable == nullptr ? "" : variable};
   std::string names;
   for (Backend* b : available_backends()) {
-    if (forced != nullptr && *forced != '\0' ? b->name() == std::string{forced}
-                                             : b->serves(device)) {
-      return *b;
-    }
+    if (!b->serves(device)) continue;
+    if (forced.empty() || forced == b->name()) return *b;
     names += (names.empty() ? "" : ", ") + std::string{b->name()};
   }
-  throw Error{ErrorCode::kBackend, std::string{"MONOMOE_BACKEND: one of {"} + names + "} wanted, " +
-                                       (forced != nullptr ? forced : "nothing") +
+  throw Error{ErrorCode::kBackend, "MONOMOE_BACKEND: one of {" + names + "} wanted, " +
+                                       (forced.empty() ? "nothing" : forced) +
                                        " given; unset it or run `python -m monomoe doctor`"};
 }
 
