@@ -37,6 +37,8 @@ void fill_nan(const Tensor& t) {
   }
 }
 
+constexpr const char* kClose{"; the outputs hold NaN: close the group"};
+
 void run_call(Group::Impl& g, const Call& c) {
   Backend& backend{backend_for(c.x.device)};
   const std::vector<RankPlan> plans{make_plans(g, c, backend.traits(g, c.x.device))};
@@ -48,13 +50,9 @@ void run_call(Group::Impl& g, const Call& c) {
     if (const auto fault = backend.run(g, c, plans)) failure = describe(*fault, g.ranks);
   } catch (const std::bad_alloc&) {
     if (g.epoch == epoch) refuse_memory(plans);  // nothing was begun
-    failure =
-        "group: memory wanted, none left in the middle of a call; the outputs hold NaN: "
-        "close the group";
+    failure = std::string{"group: memory wanted, none left in the middle of a call"} + kClose;
   } catch (const std::logic_error& e) {
-    failure = std::string{"group: "} + e.what() +
-              "; the outputs hold NaN: close the group, this "
-              "is a bug";
+    failure = std::string{"group: "} + e.what() + kClose;
   }
   if (!failure) return;
   for (const Tensor* t :
