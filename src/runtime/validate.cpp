@@ -155,24 +155,30 @@ Span span_of(const Tensor& t) {
   return {begin, begin + static_cast<uintptr_t>((last + 1) * item), last + 1 == t.numel()};
 }
 
-/// Same start, or two dense ranges that meet. (Interleaved views of one tensor are legal.)
-bool share_memory(const Tensor& a, const Tensor& b) {
-  if (!a.given() || !b.given() || a.numel() == 0 || b.numel() == 0) return false;
+bool same_start(const Tensor& a, const Tensor& b) { return a.data == b.data; }
+
+/// Two ranges full of elements meet. (Interleaved views of one tensor are legal.)
+bool overlap(const Tensor& a, const Tensor& b) {
   const Span x{span_of(a)};
   const Span y{span_of(b)};
-  return x.begin == y.begin || (x.dense && y.dense && x.begin < y.end && y.begin < x.end);
+  return x.dense && y.dense && x.begin < y.end && y.begin < x.end;
 }
 
 /// No output may be another tensor of the call.
 void check_distinct(const std::vector<Named>& outputs, const std::vector<Named>& others) {
-  for (auto a = outputs.begin(); a != outputs.end(); ++a) {
-    const auto check = [&a](const Named& b) {
-      if (share_memory(*a->tensor, *b.tensor)) {
-        refuse_value(a->name, "memory of its own", "the memory of " + b.name, "pass a new tensor");
-      }
-    };
-    std::for_each(a + 1, outputs.end(), check);
-    std::for_each(others.begin(), others.end(), check);
+  const auto has_memory = [](const Named& n) { return n.tensor->given() && n.tensor->numel() > 0; };
+  // Equal tensors first: they are the likelier mistake, and may overlap further ones by their size.
+  for (const auto& meet : {same_start, overlap}) {
+    for (auto a = outputs.begin(); a != outputs.end(); ++a) {
+      const auto check = [&](const Named& b) {
+        if (has_memory(*a) && has_memory(b) && meet(*a->tensor, *b.tensor)) {
+          refuse_value(a->name, "memory of its own", "the memory of " + b.name,
+                       "pass a new tensor");
+        }
+      };
+      std::for_each(a + 1, outputs.end(), check);
+      std::for_each(others.begin(), others.end(), check);
+    }
   }
 }
 

@@ -134,6 +134,14 @@ TEST(RefusesCall, OutputsThatAreInputs) {
                      {"grads.shared_score", "weights.shared_score"}});
 }
 
+TEST(RefusesCall, OutputsThatOverlapPartly) {
+  expect_refusals(
+      kBackward,
+      {{[](ValidCall& v) { v.grads.down.data = static_cast<std::byte*>(v.grads.gate.data) + 64; },
+        {kValue, "grads.gate", "memory of its own", "the memory of grads.down given",
+         "pass a new tensor"}}});
+}
+
 TEST(RefusesCall, OutputsThatAreEachOther) {
   expect_own_memory(kForward, false, {{"y", "saved"}});
   expect_own_memory(kBackward, false,
@@ -154,7 +162,8 @@ TEST(RefusesBackward, MoreTasksThanTicketsCanCount) {
   int64_t used{0};
   const auto fake = [&](DType dtype, int64_t a, int64_t b, int64_t c = -1) {
     Tensor t{c < 0 ? contiguous(nullptr, dtype, a, b) : contiguous(nullptr, dtype, a, b, c)};
-    t.data = places.data() + 4 * used++;
+    // Addresses that are never looked at, so far apart that nothing overlaps.
+    t.data = reinterpret_cast<void*>(static_cast<uintptr_t>(++used) << 45U);
     return t;
   };
   const auto weights = [&](DType dtype) {
