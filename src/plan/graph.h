@@ -7,6 +7,7 @@
 
 #include "base/hd.h"
 #include "plan/counters.h"
+#include "plan/epoch.h"
 #include "plan/plan.h"
 
 namespace monomoe {
@@ -178,6 +179,13 @@ MONOMOE_HD void wait_combine(const P& p, const Task& t, const F& wait) {
 }
 
 }  // namespace detail
+
+/// Does a counter that shows `seen` hold what a wait wants?
+MONOMOE_HD constexpr bool satisfied(const CounterRef& c, int32_t seen, int32_t wanted) {
+  return c.id == Counter::kStageFlag
+             ? reached(static_cast<uint32_t>(seen), static_cast<uint32_t>(wanted))
+             : seen >= wanted;
+}
 
 /// Calls wait(CounterRef, target) for everything that must hold before `t` may start. Counters
 /// count up to their target exactly; kStageFlag holds an epoch and is compared by `reached`.

@@ -78,7 +78,7 @@ class CpuBackend final : public Backend {
   }
 
   [[nodiscard]] PlanTraits traits(Group::Impl& /*g*/, const Device& /*device*/) override {
-    return {Arch::kCpu, max_of(1, static_cast<int32_t>(std::thread::hardware_concurrency())), true};
+    return cpu_traits();
   }
 
   void schedule(Group::Impl& g, const Tensor& ids, const Schedule& out, void* /*stream*/) override {
@@ -110,6 +110,10 @@ class CpuBackend final : public Backend {
 };
 
 }  // namespace
+
+PlanTraits cpu_traits() {
+  return {Arch::kCpu, max_of(1, static_cast<int32_t>(std::thread::hardware_concurrency())), true};
+}
 
 Backend& cpu_backend() {
   static CpuBackend backend;

@@ -5,6 +5,9 @@
 
 namespace monomoe {
 
+/// One thread a core.
+PlanTraits cpu_traits();
+
 Backend& cpu_backend();
 
 }  // namespace monomoe

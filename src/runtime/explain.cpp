@@ -1,10 +1,10 @@
 // explain: what would be done, as text.
 #include <sstream>
-#include <thread>
 
 #include "monomoe/layer.h"
 #include "plan/cost.h"
 #include "plan/order.h"
+#include "runtime/cpu_backend.h"
 #include "runtime/planner.h"
 #include "runtime/validate.h"
 
@@ -66,8 +66,7 @@ std::string explain(const Shape& shape, const Config& config) {
   d.experts = static_cast<int32_t>(shape.experts);
   d.top_k = static_cast<int32_t>(shape.top_k);
   d.shared = static_cast<int32_t>(shape.shared);
-  const PlanTraits traits{
-      Arch::kCpu, max_of(1, static_cast<int32_t>(std::thread::hardware_concurrency())), true};
+  const PlanTraits traits{cpu_traits()};
   const Knobs fwd{choose_knobs(config, traits, tile, d, shape.tokens, false)};
   const Knobs bwd{choose_knobs(config, traits, tile, d, shape.tokens, true)};
   const int64_t rows{shape.tokens * shape.top_k};

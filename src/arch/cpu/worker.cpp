@@ -73,13 +73,6 @@ void run_body(const RankLaunch& r, const Task& t, Scratch& s) {
   }
 }
 
-bool satisfied(const CounterRef& c, int32_t seen, int32_t wanted) {
-  if (c.id == Counter::kStageFlag) {
-    return reached(static_cast<uint32_t>(seen), static_cast<uint32_t>(wanted));
-  }
-  return seen >= wanted;
-}
-
 /// The first wait of `t` that does not hold yet.
 struct Pending {
   CounterRef counter{};

@@ -27,7 +27,6 @@ struct ScheduleLaunch {
   Dims dims;
   TileShape tile;
   TableLayout layout;
-  int64_t group_tokens;
   int64_t home_tokens[kMaxRanks + 1];  // prefix sums of tokens over homes
   IdHeap heaps[kMaxRanks];             // unused with R = 1
   const void* ids;                     // own ids, the caller's

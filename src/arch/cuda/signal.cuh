@@ -5,7 +5,6 @@
 
 #include "arch/cuda/launch.h"
 #include "arch/cuda/ptx/memory.cuh"
-#include "plan/epoch.h"
 
 namespace monomoe::cuda {
 
@@ -35,13 +34,10 @@ struct Context {
   }
 };
 
-__device__ inline bool crosses_ranks(Counter c) { return is_heap(c); }
-
 template <class P>
 __device__ inline int32_t poll(const Context<P>& x, const CounterRef& c) {
   const int32_t* p{x.word(c)};
-  return x.many_ranks() && crosses_ranks(c.id) ? ptx::load_relaxed_sys(p)
-                                               : ptx::load_relaxed_gpu(p);
+  return x.many_ranks() && is_heap(c.id) ? ptx::load_relaxed_sys(p) : ptx::load_relaxed_gpu(p);
 }
 
 /// Ends successful polling.
@@ -54,16 +50,10 @@ __device__ inline void acquire(const Context<P>& x) {
   }
 }
 
-__device__ inline bool satisfied(const CounterRef& c, int32_t seen, int32_t wanted) {
-  return c.id == Counter::kStageFlag
-             ? reached(static_cast<uint32_t>(seen), static_cast<uint32_t>(wanted))
-             : seen >= wanted;
-}
-
 /// The one release-add: everything this thread wrote or has seen becomes visible with it.
 template <class P>
 __device__ inline void add_release(const Context<P>& x, const CounterRef& c, int32_t step) {
-  if (x.many_ranks() && crosses_ranks(c.id)) {
+  if (x.many_ranks() && is_heap(c.id)) {
     ptx::add_release_sys(x.word(c), step);
   } else {
     ptx::add_release_gpu(x.word(c), step);

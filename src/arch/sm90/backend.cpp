@@ -403,7 +403,6 @@ void Group::schedule(const std::vector<ScheduleInput>& in, const TileShape& tile
     l.dims = d;
     l.tile = tile;
     l.layout = table_layout(d, tile, group_tokens);
-    l.group_tokens = group_tokens;
     for (size_t h{0}; h < ranks(); ++h) l.home_tokens[h + 1] = l.home_tokens[h] + in[h].dims.tokens;
     l.ids = in[r].ids;
     l.row = ids.row;

@@ -3,8 +3,9 @@
 // Waits    for each task, the counters of graph.h (bounded)
 // Reads    tickets, tables
 // Writes   the queue in shared memory
-// Timeline next ticket is asked for early -> ready combine task? take it -> else decode, wait,
-//          hand on; the queue lets the next task's loads start during this one's epilogue
+// Timeline ticket -> decode, wait, hand on -> once the loader has begun, the next ticket; now and
+//          then a look for a combine task that is ready. The queue lets the next task's loads start
+//          during this one's epilogue
 #pragma once
 
 #include <cstdint>
@@ -162,8 +163,8 @@ __device__ inline void scheduler_role(const Context<P>& x, WorkerSmem& s) {
       clock.lap(cuda::RoleTime::kSchedulerQueue);
       describe(x, t, entry);
       queue.end();
+      wait_for_loader(s, ++handed_on);
     }
-    if (takes) wait_for_loader(s, ++handed_on);
     if (step == Step::kTask) {
       ticket = atomicAdd(main_word, 1);
       if (--until_look == 0) {

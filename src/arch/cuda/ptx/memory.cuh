@@ -7,11 +7,6 @@
 namespace monomoe::ptx {
 
 /// ld.acquire: later reads of this thread see what was released before the value was written.
-__device__ __forceinline__ int32_t load_acquire_gpu(const int32_t* p) {
-  int32_t v;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
 __device__ __forceinline__ int32_t load_acquire_sys(const int32_t* p) {
   int32_t v;
   asm volatile("ld.acquire.sys.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
