@@ -15,24 +15,42 @@
 
 namespace monomoe::sm90 {
 
-/// 128 (or 64) rows x 128 columns over `k_blocks` stages; both operands K-major.
-template <bool kTwoHalves>
+/// How the operands lie in the stages: bits of wgmma and of its descriptors.
+template <Feed kFeed>
+struct Majors {
+  static constexpr bool kMnA{kFeed == Feed::kWgrad};
+  static constexpr bool kMnB{kFeed != Feed::kForward};
+
+  static __device__ __forceinline__ uint64_t a(const uint8_t* stage) {
+    return kMnA ? mn_major(stage) : k_major(stage);
+  }
+  static __device__ __forceinline__ uint64_t b(const uint8_t* stage) {
+    return kMnB ? mn_major(stage + 2 * kHalfBytes) : k_major(stage + 2 * kHalfBytes);
+  }
+  static constexpr uint64_t kStepA{kMnA ? kStepMnMajor : kStepKMajor};
+  static constexpr uint64_t kStepB{kMnB ? kStepMnMajor : kStepKMajor};
+};
+
+/// 128 (or 64) rows x 128 columns over `k_blocks` stages. `goes_on`: the accumulators hold a sum.
+template <Feed kFeed, bool kTwoHalves>
 __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, StageCursor at,
-                                          int32_t k_blocks, float (&d0)[64], float (&d1)[64]) {
+                                          int32_t k_blocks, bool goes_on, float (&d0)[64],
+                                          float (&d1)[64]) {
+  using M = Majors<kFeed>;
   int32_t previous{0};
   for (int32_t k{0}; k < k_blocks; ++k) {
     ptx::barrier_wait(&s.full[at.stage], at.phase);
     const uint8_t* const from{s.stages[at.stage]};
-    const uint64_t a{k_major(from)};
-    const uint64_t b{k_major(from + 2 * kHalfBytes)};
+    const uint64_t a{M::a(from)};
+    const uint64_t b{M::b(from)};
     mma_fence();
 #pragma unroll
     for (int32_t step = 0; step < kBlockK / 16; ++step) {
-      const bool add{(k | step) != 0};
-      mma_64x128x16<false, false>(d0, a + step * kStepKMajor, b + step * kStepKMajor, add);
+      const bool add{goes_on || (k | step) != 0};
+      mma_64x128x16<M::kMnA, M::kMnB>(d0, a + step * M::kStepA, b + step * M::kStepB, add);
       if constexpr (kTwoHalves) {
-        mma_64x128x16<false, false>(d1, a + kStepHalf + step * kStepKMajor, b + step * kStepKMajor,
-                                    add);
+        mma_64x128x16<M::kMnA, M::kMnB>(d1, a + kStepHalf + step * M::kStepA, b + step * M::kStepB,
+                                        add);
       }
     }
     mma_commit();
@@ -60,9 +78,9 @@ __device__ inline void run_task(const Context<P>& x, WorkerSmem& s, const Consum
     float d1[64];
     const bool two_halves{w.rows > 64};
     if (two_halves) {
-      main_loop<true>(s, c, begin, w.k_blocks, d0, d1);
+      main_loop<Feed::kForward, true>(s, c, begin, w.k_blocks, false, d0, d1);
     } else {
-      main_loop<false>(s, c, begin, w.k_blocks, d0, d1);
+      main_loop<Feed::kForward, false>(s, c, begin, w.k_blocks, false, d0, d1);
     }
     if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerLoop);
     if (w.kind == static_cast<int32_t>(Kind::kGateUp) ||

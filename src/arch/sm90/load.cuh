@@ -29,6 +29,44 @@ struct StageCursor {
   }
 };
 
+/// Takes the boxes of backward's tasks (work.h) to the stages.
+template <class P>
+class StageSink {
+ public:
+  __device__ StageSink(const Context<P>& x, WorkerSmem& s, StageCursor& at)
+      : launch_{x.launch}, s_{s}, at_{at} {}
+  __device__ void begin(int32_t halves) {
+    ptx::barrier_wait(&s_.empty[at_.stage], at_.phase ^ 1U);
+    ptx::barrier_expect(&s_.full[at_.stage], static_cast<uint32_t>(halves * kHalfBytes));
+  }
+  __device__ void load(const Box& b) {
+    const cuda::TensorMap* const map{b.is_tall ? &launch_.tall[b.map] : &launch_.maps[b.map]};
+    ptx::load_box(s_.stages[at_.stage] + b.half * kHalfBytes, map, &s_.full[at_.stage], b.x, b.y,
+                  b.z);
+  }
+  __device__ void end() { at_.next(); }
+
+ private:
+  const cuda::Launch& launch_;
+  WorkerSmem& s_;
+  StageCursor& at_;
+};
+
+/// True: the task was backward's, and its stages are loaded.
+template <class P>
+__device__ inline bool load_backward(const Context<P>& x, WorkerSmem& s, const Work& w,
+                                     StageCursor& at) {
+  if (!x.plan.backward || w.feed == Feed::kForward) return false;
+  StageSink<P> sink{x, s, at};
+  if (w.k_blocks > 0) ptx::fence_proxy_async();
+  if (w.feed == Feed::kDgrad) {
+    walk_dgrad(w, sink);
+  } else {
+    walk_wgrad(w, sink);
+  }
+  return true;
+}
+
 template <class P>
 __device__ inline void loader_role(const Context<P>& x, WorkerSmem& s) {
   QueueReader queue{s};
@@ -40,6 +78,11 @@ __device__ inline void loader_role(const Context<P>& x, WorkerSmem& s) {
     if (w.kind == Work::kStop) {
       queue.release();
       return;
+    }
+    if (load_backward(x, s, w, at)) {
+      queue.release();
+      queue.next();
+      continue;
     }
     const bool two_halves{w.rows > 64};
     const bool one_b{w.b_map0 == w.b_map1};  // 128 consecutive rows of one weight

@@ -18,54 +18,6 @@
 namespace monomoe::sm90 {
 
 using cuda::Context;
-using cuda::Map;
-
-/// Fills in what the roles need for a GEMM task of forward.
-template <class P>
-__device__ inline void describe(const Context<P>& x, const Task& t, Work* w) {
-  const auto& p{x.plan};
-  const auto set = [w](Map a, int32_t a_row, Map b0, Map b1, int32_t depth) {
-    w->a_map = static_cast<int32_t>(a);
-    w->a_row = a_row;
-    w->b_map0 = static_cast<int32_t>(b0);
-    w->b_map1 = static_cast<int32_t>(b1);
-    w->k_blocks = ceil_div(depth, kBlockK);
-  };
-  w->kind = static_cast<int32_t>(t.kind);
-  w->task = t;
-  w->k_blocks = 0;
-  w->b_z = t.expert;
-  const bool shared{t.kind >= Kind::kSharedGateUp && t.kind <= Kind::kSharedWgradScore};
-  const int32_t first{t.row * p.tile.rows};
-  const int32_t ring{p.ring_slot(t.row) * p.tile.rows};
-  if (t.kind == Kind::kCombine) return;
-  w->rows = shared ? min_of(p.tile.rows, p.dims.tokens - first) : p.rows_of(t.expert, t.row);
-  w->padded = padded_rows(w->rows, p.tile);
-  w->out_row = shared ? first : ring;
-  switch (t.kind) {
-    case Kind::kGateUp:
-      if (p.x_in_saved(t.row)) {
-        set(Map::kXSaved, first, Map::kGate, Map::kUp, p.dims.hidden);
-      } else {
-        set(Map::kXRing, ring, Map::kGate, Map::kUp, p.dims.hidden);
-      }
-      break;
-    case Kind::kSharedGateUp:
-      set(Map::kX, first, Map::kSharedGate, Map::kSharedUp, p.dims.hidden);
-      break;
-    case Kind::kDown:
-      set(Map::kAct, ring, Map::kDown, Map::kDown, p.dims.inter);
-      break;
-    case Kind::kSharedDown:
-      set(Map::kSharedAct, first, Map::kSharedDown, Map::kSharedDown, p.dims.shared);
-      break;
-    default:
-      break;
-  }
-  const bool gate_up{t.kind == Kind::kGateUp || t.kind == Kind::kSharedGateUp};
-  w->b_row0 = t.col * (gate_up ? p.tile.cols / 2 : p.tile.cols);
-  w->b_row1 = gate_up ? w->b_row0 : w->b_row0 + p.tile.cols / 2;
-}
 
 /// The queue's producer end.
 class QueueWriter {
@@ -161,7 +113,7 @@ __device__ inline void scheduler_role(const Context<P>& x, WorkerSmem& s) {
     if (takes) {
       Work* const entry{queue.begin()};
       clock.lap(cuda::RoleTime::kSchedulerQueue);
-      describe(x, t, entry);
+      describe(x.plan, t, entry);
       queue.end();
       wait_for_loader(s, ++handed_on);
     }

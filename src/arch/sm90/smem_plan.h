@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "arch/sm90/work.h"
 #include "plan/order.h"
 
 namespace monomoe::sm90 {
@@ -11,26 +12,11 @@ constexpr int32_t kThreads{384};  // producer warpgroup and two consumer warpgro
 constexpr int32_t kConsumers{2};
 constexpr int32_t kGroupThreads{128};
 constexpr int32_t kStages{6};
-constexpr int32_t kBlockK{64};
 constexpr int32_t kHalfBytes{64 * kBlockK * 2};  // 64 rows (or columns) x 64 k of bf16
 constexpr int32_t kStageBytes{4 * kHalfBytes};   // two halves of A, two of B
 constexpr int32_t kStagingBytes{2048};           // a warp's 16 rows x 64 columns of bf16
 constexpr int32_t kQueue{4};
 constexpr int32_t kStartWords{3072};
-
-/// A task as the roles of a worker hand it on: what the loader loads, what consumers do.
-struct Work {
-  static constexpr int32_t kStop{-1};
-  int32_t kind;  // Kind, or kStop
-  Task task;
-  int32_t rows;      // real rows of the row tile
-  int32_t padded;    // rows to be written
-  int32_t k_blocks;  // 0: nothing to load
-  int32_t a_map, b_map0, b_map1;
-  int32_t a_row;  // first row in A's map
-  int32_t b_row0, b_row1, b_z;
-  int64_t out_row;  // first row of the results: ring, saved or token row
-};
 
 struct alignas(1024) WorkerSmem {
   uint8_t stages[kStages][kStageBytes];

@@ -1,0 +1,237 @@
+// A task as the roles of a worker hand it on, and how its operands run through the stages.
+#pragma once
+
+#include <cstdint>
+
+#include "arch/cuda/launch.h"
+#include "base/hd.h"
+#include "plan/graph.h"
+
+namespace monomoe::sm90 {
+
+constexpr int32_t kBlockK{64};    // k of a stage
+constexpr int32_t kHalfTile{64};  // rows or columns of a box
+
+/// Which way k runs through the operands. K-major: along the rows of a tensor, in boxes of rows x
+/// k. MN-major: down its rows, in boxes of k x columns; then `a_row` and `b_row0` are columns.
+enum class Feed : uint8_t {
+  kForward,  // both K-major: x and weights
+  kDgrad,    // A K-major: dy or dgate, dup; B MN-major: weights
+  kWgrad,    // both MN-major: k runs down the rows of tokens
+};
+
+/// What the loader loads, what consumers do.
+struct Work {
+  static constexpr int32_t kStop{-1};
+  int32_t kind;  // Kind, or kStop
+  Task task;
+  Feed feed;
+  int32_t rows;      // real rows of the row tile
+  int32_t padded;    // rows to be written
+  int32_t k_blocks;  // 0: nothing to load
+  int32_t a_map, b_map0, b_map1;
+  int32_t a_row;  // first row in A's map
+  int32_t a_z;    // wgrads: 0, or 1 for the gradient of up
+  int32_t b_row0, b_row1, b_z;
+  int32_t k_turn;   // dgrads: from this k block on A lies at z = 1 and B in b_map1
+  int32_t k_tile;   // wgrads: first row tile of tokens
+  int32_t k_ring;   // wgrads: row tile n lies at n mod k_ring
+  int32_t k_saved;  // wgrads: of row tiles below, B lies in b_map1, at n itself
+  int64_t out_row;  // first row of the results: ring, saved or token row
+};
+
+/// One box of a k block. Halves of a stage: 0 and 1 of A, 2 and 3 of B; a tall box fills two.
+struct Box {
+  int32_t map;
+  bool is_tall;
+  int32_t half;
+  int32_t x, y, z;
+};
+
+/// The boxes of a dgrad task: sink.begin(halves), sink.load(box)s and sink.end() for each k block.
+template <class Sink>
+MONOMOE_HD void walk_dgrad(const Work& work, Sink& sink) {
+  const Work w{work};
+  const bool two_halves{w.rows > kHalfTile};
+  for (int32_t k{0}; k < w.k_blocks; ++k) {
+    const bool second{k >= w.k_turn};
+    const int32_t at{(second ? k - w.k_turn : k) * kBlockK};
+    const int32_t b_map{second ? w.b_map1 : w.b_map0};
+    sink.begin(two_halves ? 4 : 3);
+    sink.load({w.a_map, two_halves, 0, at, w.a_row, second ? 1 : 0});
+    sink.load({b_map, false, 2, w.b_row0, at, w.b_z});
+    sink.load({b_map, false, 3, w.b_row0 + kHalfTile, at, w.b_z});
+    sink.end();
+  }
+}
+
+/// The same for a wgrad task: row tiles of tokens in order, two k blocks each.
+template <class Sink>
+MONOMOE_HD void walk_wgrad(const Work& work, Sink& sink) {
+  const Work w{work};
+  const bool two_halves{w.rows > kHalfTile};
+  constexpr int32_t kPerTile{FixedTile::rows / kBlockK};
+  int32_t tile{w.k_tile};
+  int32_t slot{w.k_blocks > 0 ? tile % w.k_ring : 0};
+  for (int32_t k{0}; k < w.k_blocks; ++k) {
+    const int32_t in_tile{k % kPerTile * kBlockK};
+    const bool saved{tile < w.k_saved};
+    const int32_t a_at{slot * FixedTile::rows + in_tile};
+    const int32_t b_at{saved ? tile * FixedTile::rows + in_tile : a_at};
+    const int32_t b_map{saved ? w.b_map1 : w.b_map0};
+    sink.begin(two_halves ? 4 : 3);
+    sink.load({w.a_map, false, 0, w.a_row, a_at, w.a_z});
+    if (two_halves) sink.load({w.a_map, false, 1, w.a_row + kHalfTile, a_at, w.a_z});
+    sink.load({b_map, false, 2, w.b_row0, b_at, 0});
+    sink.load({b_map, false, 3, w.b_row0 + kHalfTile, b_at, 0});
+    sink.end();
+    if (k % kPerTile == kPerTile - 1) {
+      ++tile;
+      if (++slot == w.k_ring) slot = 0;
+    }
+  }
+}
+
+namespace detail {
+
+MONOMOE_HD constexpr bool is_shared(Kind k) {
+  return k >= Kind::kSharedGateUp && k <= Kind::kSharedWgradScore;
+}
+
+MONOMOE_HD inline void set_operands(Work* w, cuda::Map a, int32_t a_row, cuda::Map b0, cuda::Map b1,
+                                    int32_t k_blocks) {
+  w->a_map = static_cast<int32_t>(a);
+  w->a_row = a_row;
+  w->b_map0 = static_cast<int32_t>(b0);
+  w->b_map1 = static_cast<int32_t>(b1);
+  w->k_blocks = k_blocks;
+}
+
+/// k blocks of a chunk's rows: whole row tiles, the last one up to its padded end.
+template <class P>
+MONOMOE_HD int32_t chunk_blocks(const P& p, const Chunk& c) {
+  if (c.begin == c.end) return 0;
+  const int32_t last{padded_rows(p.rows_of(c.expert, c.end - 1), p.tile)};
+  return (c.end - c.begin - 1) * (p.tile.rows / kBlockK) + ceil_div(last, kBlockK);
+}
+
+/// Weight gradients: rows and columns are those of the gradient, k the rows of tokens.
+template <class P>
+MONOMOE_HD void describe_wgrad(const P& p, const Task& t, Work* w) {
+  using cuda::Map;
+  const bool shared{is_shared(t.kind)};
+  const bool gate_up{t.kind == Kind::kWgradGateUp || t.kind == Kind::kSharedWgradGateUp};
+  const int32_t inter{shared ? p.dims.shared : p.dims.inter};
+  const int32_t height{gate_up ? inter : p.dims.hidden};
+  const int32_t tiles{row_tiles(height, p.tile)};
+  w->feed = Feed::kWgrad;
+  w->a_z = gate_up && t.row >= tiles ? 1 : 0;
+  const int32_t row0{(t.row - w->a_z * tiles) * p.tile.rows};
+  w->rows = min_of(p.tile.rows, height - row0);
+  w->b_row0 = t.col * p.tile.cols;
+  if (shared) {
+    w->k_tile = 0;
+    w->k_ring = max_of(1, p.token_tiles());
+    w->k_saved = 0;
+    const Map b{gate_up ? Map::kX : Map::kSharedAct};
+    set_operands(w, gate_up ? Map::kSharedGrad : Map::kDy, row0, b, b,
+                 ceil_div(p.dims.tokens, kBlockK));
+    return;
+  }
+  w->k_tile = t.chunk.begin;
+  w->k_ring = p.knobs.ring_tiles;
+  w->k_saved = gate_up && p.knobs.save_x ? p.knobs.save_tiles : 0;
+  set_operands(w, gate_up ? Map::kGrad : Map::kDyRing, row0, gate_up ? Map::kXRing : Map::kAct,
+               gate_up ? Map::kXSaved : Map::kAct, chunk_blocks(p, t.chunk));
+}
+
+/// Gradients of rows: A's rows begin at `ring` (routed) or `first` (shared).
+template <class P>
+MONOMOE_HD void describe_dgrad(const P& p, const Task& t, int32_t first, int32_t ring, Work* w) {
+  using cuda::Map;
+  w->feed = Feed::kDgrad;
+  w->b_row0 = t.col * p.tile.cols;
+  w->k_turn = ceil_div(p.dims.hidden, kBlockK);
+  switch (t.kind) {
+    case Kind::kDgradDown:
+      set_operands(w, Map::kDyRing, ring, Map::kDown, Map::kDown, w->k_turn);
+      break;
+    case Kind::kSharedDgradDown:
+      set_operands(w, Map::kDy, first, Map::kSharedDown, Map::kSharedDown, w->k_turn);
+      break;
+    case Kind::kDgradGateUp:
+      w->k_turn = ceil_div(p.dims.inter, kBlockK);
+      set_operands(w, Map::kGrad, ring, Map::kGate, Map::kUp, 2 * w->k_turn);
+      break;
+    default:
+      w->k_turn = ceil_div(p.dims.shared, kBlockK);
+      set_operands(w, Map::kSharedGrad, first, Map::kSharedGate, Map::kSharedUp, 2 * w->k_turn);
+      break;
+  }
+}
+
+}  // namespace detail
+
+/// Fills in what the roles need for a task of the main or the combine line.
+template <class P>
+MONOMOE_HD void describe(const P& p, const Task& t, Work* w) {
+  using cuda::Map;
+  w->kind = static_cast<int32_t>(t.kind);
+  w->task = t;
+  w->feed = Feed::kForward;
+  w->k_blocks = 0;
+  w->b_z = t.expert;
+  if (t.kind == Kind::kCombine) return;
+  const bool shared{detail::is_shared(t.kind)};
+  const int32_t first{t.row * p.tile.rows};
+  const int32_t ring{p.ring_slot(t.row) * p.tile.rows};
+  w->out_row = shared ? first : ring;
+  switch (t.kind) {
+    case Kind::kWgradGateUp:
+    case Kind::kWgradDown:
+    case Kind::kSharedWgradGateUp:
+    case Kind::kSharedWgradDown:
+      detail::describe_wgrad(p, t, w);
+      return;
+    case Kind::kSharedWgradScore:
+      return;
+    default:
+      break;
+  }
+  w->rows = shared ? min_of(p.tile.rows, p.dims.tokens - first) : p.rows_of(t.expert, t.row);
+  w->padded = padded_rows(w->rows, p.tile);
+  const auto k_blocks = [](int32_t depth) { return ceil_div(depth, kBlockK); };
+  switch (t.kind) {
+    case Kind::kGateUp:
+      if (p.x_in_saved(t.row)) {
+        detail::set_operands(w, Map::kXSaved, first, Map::kGate, Map::kUp, k_blocks(p.dims.hidden));
+      } else {
+        detail::set_operands(w, Map::kXRing, ring, Map::kGate, Map::kUp, k_blocks(p.dims.hidden));
+      }
+      break;
+    case Kind::kSharedGateUp:
+      detail::set_operands(w, Map::kX, first, Map::kSharedGate, Map::kSharedUp,
+                           k_blocks(p.dims.hidden));
+      break;
+    case Kind::kDown:
+      detail::set_operands(w, Map::kAct, ring, Map::kDown, Map::kDown, k_blocks(p.dims.inter));
+      break;
+    case Kind::kSharedDown:
+      detail::set_operands(w, Map::kSharedAct, first, Map::kSharedDown, Map::kSharedDown,
+                           k_blocks(p.dims.shared));
+      break;
+    case Kind::kDgradDown:
+    case Kind::kDgradGateUp:
+    case Kind::kSharedDgradDown:
+    case Kind::kSharedDgradGateUp:
+      detail::describe_dgrad(p, t, first, ring, w);
+      return;
+    default:
+      break;
+  }
+  const bool gate_up{t.kind == Kind::kGateUp || t.kind == Kind::kSharedGateUp};
+  w->b_row0 = t.col * (gate_up ? p.tile.cols / 2 : p.tile.cols);
+  w->b_row1 = gate_up ? w->b_row0 : w->b_row0 + p.tile.cols / 2;
+}
+
+}  // namespace monomoe::sm90
