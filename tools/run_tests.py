@@ -1,7 +1,7 @@
 """Runs everything that needs no GPU: `run_tests.py [STEP...]`; called by `make test`.
 
 Each step writes its output to build/logs/STEP.log; it is shown here only if the step fails, or with
-V=1 in the environment. All steps run, whatever fails; the last line says "N passed, N failed".
+V=1 in the environment. Twice a minute a line says what a step is at. All steps run, whatever fails; the last line says "N passed, N failed".
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "logs"
 PYTHON = sys.executable
 TIME_LIMIT_S = 1500  # a step, compiling included
+HEARTBEAT_S = 30  # a step says that it lives, and where it is
 TAIL_LINES = 150
 
 EXAMPLE = ROOT / "build" / "example"
@@ -87,6 +88,25 @@ class Result:
     skipped: int = 0
 
 
+class Heartbeat:
+    """Prints every HEARTBEAT_S seconds what a command said last."""
+
+    def __init__(self):
+        self.latest = b""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(time.monotonic(),), daemon=True)
+        self._thread.start()
+
+    def _run(self, start: float) -> None:
+        while not self._ended.wait(HEARTBEAT_S):
+            said = self.latest.decode(errors="replace").strip()
+            print(f"      {time.monotonic() - start:5.0f} s  {said[:80]}", flush=True)
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
 def run_logged(command: list[str], log: pathlib.Path, deadline: float) -> int:
     """Exit status; output goes to the log, and to ours with V=1. Ends the whole process group."""
     with log.open("ab") as file:
@@ -108,9 +128,11 @@ def run_logged(command: list[str], log: pathlib.Path, deadline: float) -> int:
 
         timer = threading.Timer(max(0.0, deadline - time.monotonic()), expire)
         timer.start()
+        heartbeat = Heartbeat()
         try:
             for line in process.stdout:
                 file.write(line)
+                heartbeat.latest = line
                 if os.environ.get("V") == "1":
                     sys.stdout.buffer.write(line)
                     sys.stdout.flush()
@@ -120,6 +142,7 @@ def run_logged(command: list[str], log: pathlib.Path, deadline: float) -> int:
             raise
         finally:
             timer.cancel()
+            heartbeat.stop()
         if expired.is_set():
             file.write(f"\nended after {TIME_LIMIT_S} s\n".encode())
     return status

@@ -13,6 +13,7 @@ checks only what the library can't see, such as an argument that is no tensor.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import os
 import weakref
@@ -25,6 +26,7 @@ from torch import Tensor
 
 _WAITING = ("schedule", "forward", "backward", "group_close")  # these release the GIL
 _NOT_GIVEN = -(2**63)  # an option left to the policy; bind.cpp has the same value
+_LARGEST = 2**63 - 1
 _MAX_DIMS = 4
 _NO_GROUP = -1  # no group has this id
 _SAVE = {"all": 0, "preact": 1, "none": 2}
@@ -79,18 +81,27 @@ def check_tensor(subject: str, value) -> None:
         )
 
 
-def _whole(subject: str, value) -> int:
+def whole(subject: str, value) -> int:
+    """An integer that the library can take; it knows itself which ones are legal."""
     try:
-        return operator.index(value)
+        index = operator.index(value)
     except TypeError:
         raise TypeError(
             f"{subject}: an integer wanted, {type(value).__name__} given; pass int(...) of it"
         ) from None
+    if abs(index) > _LARGEST:
+        raise ValueError(
+            f"{subject}: an integer of 64 bits wanted, {index} given; pass a smaller one"
+        )
+    return index
 
 
-def _number(subject: str, value) -> float:
+def number(subject: str, value) -> float:
     if isinstance(value, (int, float)):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
     raise TypeError(
         f"{subject}: a number wanted, {type(value).__name__} given; pass float(...) of it"
     )
@@ -104,7 +115,7 @@ def _choice(subject: str, value, legal: Iterable[str]) -> str:
     return value
 
 
-def _instance(subject: str, value, wanted: type, remedy: str) -> None:
+def check_instance(subject: str, value, wanted: type, remedy: str) -> None:
     if not isinstance(value, wanted):
         raise TypeError(
             f"{subject}: monomoe.{wanted.__name__} wanted, {type(value).__name__} given; {remedy}"
@@ -134,8 +145,8 @@ class Group:
         return group
 
     def _open(self, ranks: int, timeout_s: float) -> None:
-        self.ranks = _whole("ranks", ranks)
-        self.timeout_s = _number("timeout_s", timeout_s)
+        self.ranks = whole("ranks", ranks)
+        self.timeout_s = number("timeout_s", timeout_s)
         self.id = native().group_local(self.ranks, self.timeout_s)
         # What compiled graphs get: its value may change without a recompilation.
         self.handle = torch.tensor(self.id, dtype=torch.int64)  # [] int64 on the CPU
@@ -223,7 +234,7 @@ class Config:
         packed = []
         for name in names:
             value = getattr(self, name)
-            packed.append(_NOT_GIVEN if value is None else _whole(f"config.{name}", value))
+            packed.append(_NOT_GIVEN if value is None else whole(f"config.{name}", value))
         return packed + [_SAVE[self.save], _WEIGHT_GRAD[self.weight_grad]]
 
 
@@ -241,7 +252,7 @@ class Shape:
 
     def pack(self) -> list[int]:
         """The seven integers that the library reads, in the order of bind.cpp."""
-        return [_whole(f"shape.{f.name}", getattr(self, f.name)) for f in fields(self)]
+        return [whole(f"shape.{f.name}", getattr(self, f.name)) for f in fields(self)]
 
 
 @dataclass(frozen=True)
@@ -331,7 +342,7 @@ def launch_forward(
     """Writes y [T, H] bf16 and saved. Errors: as `forward`."""
     check_tensor("x", x)
     check_tensor("topk_weights", topk_weights)
-    limit = None if swiglu_limit is None else _number("swiglu_limit", swiglu_limit)
+    limit = None if swiglu_limit is None else number("swiglu_limit", swiglu_limit)
     native().forward(
         group_id, x, topk_weights, *_checked_weights("weights", weights), *route, config, limit,
         y, saved,
@@ -369,6 +380,14 @@ def size(tensor: Tensor | None, dim: int) -> int:
     return tensor.shape[dim]
 
 
+def _opaque(elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory of which the library leaves gaps unwritten. Nobody reads those, but torch compares
+    outputs of ops (opcheck, and whoever hashes them): on a CPU they are zero. On a GPU that would
+    cost a second kernel."""
+    make = torch.zeros if device.type == "cpu" else torch.empty
+    return make(elements, dtype=dtype, device=device)
+
+
 def new_tables(group_id: int, topk_ids: Tensor, experts: int) -> Tensor:
     """Memory for the tables of a schedule. Sizes that are not legal get none: `schedule` refuses
     them and names the tensor."""
@@ -376,7 +395,7 @@ def new_tables(group_id: int, topk_ids: Tensor, experts: int) -> Tensor:
         words = native().schedule_words(group_id, size(topk_ids, 0), experts, size(topk_ids, 1))
     except ValueError:
         words = 0
-    return torch.empty(words, dtype=torch.int32, device=topk_ids.device)
+    return _opaque(words, torch.int32, topk_ids.device)
 
 
 def new_saved(group_id: int, ranks: int, x: Tensor, topk_weights: Tensor, weights: Weights,
@@ -395,7 +414,7 @@ def new_saved(group_id: int, ranks: int, x: Tensor, topk_weights: Tensor, weight
         num_bytes = native().saved_bytes(group_id, shape.pack(), config)
     except ValueError:
         num_bytes = 0
-    return torch.empty(num_bytes, dtype=torch.uint8, device=x.device)
+    return _opaque(num_bytes, torch.uint8, x.device)
 
 
 # --------------------------------------------------------------------------------------- calls
@@ -416,12 +435,12 @@ def schedule(
     """
     check_tensor("topk_ids", topk_ids)
     group = default_group() if group is None else group
-    _instance("group", group, Group, "pass monomoe.Group() or Group.local(R)")
-    experts = _whole("experts", experts)
+    check_instance("group", group, Group, "pass monomoe.Group() or Group.local(R)")
+    experts = whole("experts", experts)
     tables = new_tables(group.id, topk_ids, experts)
     if tokens_per_rank is None:
         tokens_per_rank = native().split_tokens(size(topk_ids, 0), group.ranks)
-    tokens_per_rank = tuple(_whole("tokens_per_rank", tokens) for tokens in tokens_per_rank)
+    tokens_per_rank = tuple(whole("tokens_per_rank", tokens) for tokens in tokens_per_rank)
     made = Schedule(topk_ids, tables, experts, size(topk_ids, 1), tokens_per_rank, group)
     native().schedule(group.id, topk_ids, *_route(made))
     return made
@@ -449,11 +468,11 @@ def forward(
     """
     check_tensor("x", x)
     check_tensor("topk_weights", topk_weights)
-    _instance("weights", weights, Weights, "pass monomoe.Weights(gate, up, down)")
+    check_instance("weights", weights, Weights, "pass monomoe.Weights(gate, up, down)")
     _checked_weights("weights", weights)
-    _instance("sched", sched, Schedule, "pass the result of monomoe.schedule")
+    check_instance("sched", sched, Schedule, "pass the result of monomoe.schedule")
     config = Config() if config is None else config
-    _instance("config", config, Config, "pass monomoe.Config(...)")
+    check_instance("config", config, Config, "pass monomoe.Config(...)")
     packed = config.pack()
     group = sched.group
     y = torch.empty(x.shape, dtype=torch.bfloat16, device=x.device)
@@ -473,9 +492,9 @@ def backward(dy: Tensor, ctx: Context, accumulate: Weights | None = None) -> Gra
     Errors: as `forward`.
     """
     check_tensor("dy", dy)
-    _instance("ctx", ctx, Context, "pass the second result of monomoe.forward")
+    check_instance("ctx", ctx, Context, "pass the second result of monomoe.forward")
     if accumulate is not None:
-        _instance("accumulate", accumulate, Weights, "pass monomoe.Weights of fp32 tensors")
+        check_instance("accumulate", accumulate, Weights, "pass monomoe.Weights of fp32 tensors")
     x, device = ctx.x, ctx.x.device
     dtype = _GRAD_DTYPE[ctx.config.weight_grad]
     grads = Grads(
@@ -493,9 +512,9 @@ def backward(dy: Tensor, ctx: Context, accumulate: Weights | None = None) -> Gra
 
 def explain(shape: Shape, config: Config | None = None) -> str:
     """Text: chosen tiles, workers, order, flops, bytes and memory regions of a shape."""
-    _instance("shape", shape, Shape, "pass monomoe.Shape(...)")
+    check_instance("shape", shape, Shape, "pass monomoe.Shape(...)")
     config = Config() if config is None else config
-    _instance("config", config, Config, "pass monomoe.Config(...)")
+    check_instance("config", config, Config, "pass monomoe.Config(...)")
     return native().explain(shape.pack(), config.pack())
 
 

@@ -10,7 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from . import ops
-from .functional import Config, Group, Shape, check_tensor, default_group, explain
+from .functional import (
+    Config,
+    Group,
+    Shape,
+    check_instance,
+    check_tensor,
+    default_group,
+    explain,
+    number,
+    whole,
+)
+
+
+def _check_dtype(subject: str, dtype: torch.dtype) -> None:
+    if dtype is not torch.bfloat16:
+        raise TypeError(
+            f"{subject}: torch.bfloat16 wanted, {dtype} given; keep fp32 copies in the optimizer, "
+            "or give the parameters an fp32 main_grad"
+        )
 
 
 class MoELayer(nn.Module):
@@ -24,7 +42,11 @@ class MoELayer(nn.Module):
         shared_score    [H]           None without a sigmoid gate of the shared output
 
     A parameter with an attribute `main_grad` (fp32, its shape) gets its gradient added there, once
-    and in fp32, and none from autograd.
+    and in fp32, and none from autograd. The attribute is looked up when backward runs; in a graph
+    made by torch.compile, when forward does.
+
+    Parameters stay bf16: what would convert them (`layer.float()`, `model.to(torch.float16)`) is
+    refused. Gradients have no gradients: second derivatives are refused too.
 
     shared: width Is of the shared expert, 0 = none. score: gate its output by sigmoid(x . score).
     swiglu_limit: clamp gate <= limit and |up| <= limit. group: default one rank; a local group
@@ -46,20 +68,20 @@ class MoELayer(nn.Module):
         dtype: torch.dtype = torch.bfloat16,
     ):
         super().__init__()
-        if dtype is not torch.bfloat16:
-            raise TypeError(
-                f"dtype: torch.bfloat16 wanted, {dtype} given; keep fp32 copies in the optimizer, "
-                "or give the parameters an fp32 main_grad"
-            )
+        _check_dtype("dtype", dtype)
         # Refuses sizes that no call could use.
         explain(Shape(0, hidden, intermediate, experts, top_k, shared))
+        if group is not None:
+            check_instance("group", group, Group, "pass monomoe.Group() or Group.local(R)")
+        if config is not None:
+            check_instance("config", config, Config, "pass monomoe.Config(...)")
         if score and not shared:
             raise ValueError(
                 "score: a shared expert wanted, shared=0 given; pass shared=Is or score=False"
             )
         self.hidden, self.intermediate, self.shared = hidden, intermediate, shared
         self.experts, self.top_k = experts, top_k
-        self.swiglu_limit = swiglu_limit
+        self.swiglu_limit = None if swiglu_limit is None else number("swiglu_limit", swiglu_limit)
         self.group = default_group() if group is None else group
         self.config = Config() if config is None else config
 
@@ -72,6 +94,13 @@ class MoELayer(nn.Module):
         self.shared_down = parameter(hidden, shared) if shared else None
         self.shared_score = parameter(hidden) if score else None
         self.reset_parameters()
+
+    def _apply(self, fn, recurse=True):
+        """What .to(), .float() and the like do to the parameters; looked at before it is done."""
+        for parameter in self.parameters(recurse=False):
+            like = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+            _check_dtype("MoELayer.to", fn(like).dtype)
+        return super()._apply(fn, recurse)
 
     def reset_parameters(self) -> None:
         """Uniform in +-1/sqrt(inputs), as torch.nn.Linear does it."""
@@ -117,6 +146,8 @@ class MoELayer(nn.Module):
         )
         handle = self.group.handle
         split = None if tokens_per_rank is None else list(tokens_per_rank)
+        if split is not None and not torch.compiler.is_compiling():
+            split = [whole("tokens_per_rank", tokens) for tokens in split]
         tables = torch.ops.monomoe.schedule(topk_ids, handle, self.experts, split)
         learns = torch.is_grad_enabled() and any(
             t is not None and t.requires_grad for t in (x, topk_weights, *params)

@@ -15,6 +15,9 @@ would cost two full gradients.
 
 from __future__ import annotations
 
+import functools
+import re
+import sys
 from collections.abc import Callable, Sequence
 
 import torch
@@ -24,6 +27,7 @@ from .functional import (
     Grads,
     Group,
     Weights,
+    check_tensor,
     launch_backward,
     launch_forward,
     native,
@@ -32,7 +36,8 @@ from .functional import (
     size,
 )
 
-NUM_PARAMS = 5  # gate_up, down, shared_gate_up, shared_down, shared_score
+PARAMS = ("gate_up", "down", "shared_gate_up", "shared_down", "shared_score")
+NUM_PARAMS = len(PARAMS)
 _WEIGHT_GRAD_F32 = 1  # the last integer of a packed Config
 _ROW_BYTES = 16  # alignment of rows
 
@@ -86,10 +91,27 @@ _PARAMS = (
 _OPTIONS = "Tensor group, SymInt[]? tokens_per_rank, int[] config, float? swiglu_limit"
 
 
+def _untraced(run: Callable) -> Callable:
+    """torch.compile traces whatever Python runs below a graph that it could not make whole. Not
+    this. (torch's own decorator for that imports the compiler at the first call.)"""
+    disabled = None
+
+    @functools.wraps(run)
+    def call(*args):
+        nonlocal disabled
+        if "torch._dynamo" not in sys.modules:
+            return run(*args)
+        if disabled is None:
+            disabled = torch.compiler.disable(run)
+        return disabled(*args)
+
+    return call
+
+
 def _define(name: str, schema: str, run: Callable, fake: Callable) -> None:
     """An op for every device, and its fake."""
     _library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, run, "CompositeExplicitAutograd")
+    _library.impl(name, _untraced(run), "CompositeExplicitAutograd")
     torch.library.register_fake(f"monomoe::{name}", fake, lib=_library)
 
 
@@ -178,15 +200,34 @@ _define(
 def _backward_accumulate(dy, x, topk_weights, gate_up, down, shared_gate_up, shared_down,
                          shared_score, tables, saved, group, tokens_per_rank, config, swiglu_limit,
                          main_grads, needs):  # fmt: skip
-    targets = iter(main_grads)
+    params = (gate_up, down, shared_gate_up, shared_down, shared_score)
+    given = iter(main_grads)
+    targets = [next(given) if need else None for need in needs[2:]]
+    for name, param, target in zip(PARAMS, params, targets):
+        if target is not None and target.shape != param.shape:  # before views of it are taken
+            raise ValueError(
+                f"{name}.main_grad: shape {list(param.shape)} of its parameter wanted, "
+                f"{list(target.shape)} given; make it with torch.zeros(parameter.shape)"
+            )
     dx, dtopk_weights = _input_gradients(x, topk_weights, needs)
-    _run_backward(
-        dy, x, topk_weights, (gate_up, down, shared_gate_up, shared_down, shared_score), tables,
-        saved, group, tokens_per_rank, config, swiglu_limit, dx if needs[0] else None,
-        dtopk_weights if needs[1] else None,
-        [next(targets) if need else None for need in needs[2:]], True,
-    )  # fmt: skip
+    try:
+        _run_backward(dy, x, topk_weights, params, tables, saved, group, tokens_per_rank, config,
+                      swiglu_limit, dx if needs[0] else None, dtopk_weights if needs[1] else None,
+                      targets, True)  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise type(error)(_in_the_layers_words(str(error))) from None
     return dx, dtopk_weights
+
+
+def _in_the_layers_words(sentence: str) -> str:
+    """The library calls main_grads `accumulate.gate`, who sets them `gate_up.main_grad`."""
+
+    def rename(found: re.Match) -> str:
+        name = found[1]
+        both = name.removesuffix("gate").removesuffix("up") + "gate_up"
+        return f"{name if name in PARAMS else both}.main_grad"
+
+    return re.sub(r"\baccumulate\.(\w+)", rename, sentence)
 
 
 def _backward_accumulate_fake(dy, x, topk_weights, *rest):
@@ -227,7 +268,10 @@ def _run_backward(dy, x, topk_weights, params, tables, saved, group, tokens_per_
 
 
 class _MoE(torch.autograd.Function):
-    """y and saved. `saved` is an output only because compiled graphs need it to be one."""
+    """y and saved. `saved` is an output only because compiled graphs need it to be one.
+
+    Where a graph is compiled, which can't ask the parameters for their main_grads when backward
+    runs, main_grads has one entry for each; else it is None."""
 
     @staticmethod
     def forward(ctx, x, topk_weights, gate_up, down, shared_gate_up, shared_down, shared_score,
@@ -242,39 +286,78 @@ class _MoE(torch.autograd.Function):
         ctx.save_for_backward(x, topk_weights, *params, tables, saved, handle)
         ctx.options = (tokens_per_rank, config, swiglu_limit)
         ctx.main_grads = main_grads
+        if main_grads is None:
+            ctx.params = params  # what a checkpoint makes of saved tensors has no attributes
         ctx.group = group  # lives as long as the graph
         return y, saved
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, dy, _):
         num_inputs = 2 + NUM_PARAMS
         rest = (None,) * 7
         if dy is None:
             return (None,) * num_inputs + rest
         tensors, needs = ctx.saved_tensors, list(ctx.needs_input_grad[:num_inputs])
-        if any(m is not None and n for m, n in zip(ctx.main_grads, needs[2:])):
-            return _accumulating_backward(ctx, dy, tensors, needs) + rest
-        made = iter(torch.ops.monomoe.backward(dy, *tensors, *ctx.options, needs))
-        return tuple(next(made) if need else None for need in needs) + rest
+        with torch.no_grad():
+            made = _gradients(ctx, dy, tensors, needs)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph
+            made = tuple(None if g is None else _FirstOrder.apply(_leaf(g)) for g in made)
+        return made + rest
 
 
-def _accumulating_backward(ctx, dy, tensors, needs) -> tuple:
+def _gradients(ctx, dy, tensors, needs) -> tuple:
+    """Gradients of x, topk_weights and the parameters; None where not needed or added elsewhere."""
+    main_grads = main_grads_of(ctx.params) if ctx.main_grads is None else ctx.main_grads
+    if any(m is not None and n for m, n in zip(main_grads, needs[2:])):
+        return _accumulating_backward(ctx, dy, tensors, needs, main_grads)
+    made = iter(torch.ops.monomoe.backward(dy, *tensors, *ctx.options, needs))
+    return tuple(next(made) if need else None for need in needs)
+
+
+def _leaf(gradient: Tensor) -> Tensor:
+    return gradient.detach().requires_grad_()
+
+
+class _FirstOrder(torch.autograd.Function):
+    """A gradient that says what it is if somebody wants the gradient of it."""
+
+    @staticmethod
+    def forward(ctx, gradient):
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx, _):
+        raise RuntimeError(
+            "gradients of the layer: first derivatives wanted, a second one asked for; call "
+            "detach() on the gradients or leave out create_graph=True"
+        )
+
+
+def _accumulating_backward(ctx, dy, tensors, needs, main_grads) -> tuple:
     """Gradients where at least one parameter has a main_grad. A parameter without one gets the sum
     with fp32 zeros, which autograd rounds to its dtype: once, as everywhere."""
     params = tensors[2 : 2 + NUM_PARAMS]
     targets = [
         None if not need else torch.zeros_like(p, dtype=torch.float32) if main is None else main
-        for p, need, main in zip(params, needs[2:], ctx.main_grads)
+        for p, need, main in zip(params, needs[2:], main_grads)
     ]
     dx, dtopk_weights = torch.ops.monomoe.backward_accumulate(
         dy, *tensors, *ctx.options, [t for t in targets if t is not None], needs
     )
     returned = [
         t.to(p.dtype) if t is not None and main is None else None
-        for p, t, main in zip(params, targets, ctx.main_grads)
+        for p, t, main in zip(params, targets, main_grads)
     ]
     return (dx if needs[0] else None, dtopk_weights if needs[1] else None, *returned)
+
+
+def main_grads_of(params: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """The parameters' main_grads. Errors: TypeError for what is no tensor."""
+    found = tuple(getattr(p, "main_grad", None) for p in params)
+    for name, main_grad in zip(PARAMS, found):
+        if main_grad is not None:
+            check_tensor(f"{name}.main_grad", main_grad)
+    return found
 
 
 def apply(
@@ -289,10 +372,10 @@ def apply(
 ) -> Tensor:
     """y [T, H] with autograd. params: the NUM_PARAMS parameters, None without a shared expert.
 
-    A parameter with an attribute `main_grad` (fp32, its shape) gets its gradient added there and
-    none from autograd.
+    A parameter that has an attribute `main_grad` (fp32, its shape) when backward runs gets its
+    gradient added there and none from autograd. Compiled graphs look for it in forward.
     """
-    main_grads = tuple(getattr(p, "main_grad", None) for p in params)
+    main_grads = main_grads_of(params) if torch.compiler.is_compiling() else None
     y, _ = _MoE.apply(
         x, topk_weights, *params, tables, group.handle, tokens_per_rank, config, swiglu_limit,
         main_grads, group,

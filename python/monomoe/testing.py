@@ -243,15 +243,17 @@ def run_reference(
 
 @dataclass(frozen=True)
 class Verdict:
-    """How far a tensor is from EXACT, as a share of what is allowed: at most 1 passes."""
+    """How far a tensor is from EXACT, and how far it may be, in the measure where it is worse off:
+    max|d| / max|ref| or the relative Frobenius norm of d."""
 
     name: str
-    max_share: float  # of max|d| / max|ref|
-    norm_share: float  # of the relative Frobenius norm of d
+    error: float
+    allowed: float
 
     @property
     def share(self) -> float:
-        return max(self.max_share, self.norm_share)
+        """Error as a share of what is allowed: at most 1 passes."""
+        return self.error / self.allowed
 
     @property
     def passed(self) -> bool:
@@ -283,7 +285,7 @@ def judge(name: str, got: Tensor, twin: Tensor, exact: Tensor) -> Verdict:
     floor = FLOOR[got.dtype]
     allowed = [max(2 * error, floor) for error in relative_errors(twin, exact)]
     errors = relative_errors(got, exact)
-    return Verdict(name, errors[0] / allowed[0], errors[1] / allowed[1])
+    return Verdict(name, *max(zip(errors, allowed), key=lambda pair: pair[0] / pair[1]))
 
 
 def judge_all(
@@ -307,7 +309,7 @@ def assert_close(
         name = worst.name
         where = _first_not_finite_or_worst(got[name], exact[name])
         raise AssertionError(
-            f"{name}: error {worst.share:.3g} of what is allowed; "
+            f"{name}: relative error {worst.error:.3g}, allowed {worst.allowed:.3g}; "
             f"{_difference(name, where, got[name], exact[name].to(got[name].dtype))}"
             + (f"; rerun: {rerun}" if rerun else "")
         )

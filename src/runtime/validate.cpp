@@ -8,6 +8,7 @@
 #include "plan/routing.h"
 #include "plan/shape.h"
 #include "runtime/backend.h"
+#include "runtime/overlap.h"
 #include "runtime/planner.h"
 
 namespace monomoe {
@@ -142,26 +143,16 @@ std::vector<Named> inputs_of(const Call& c) {
   return all;
 }
 
-/// Bytes from the first to the last element, and whether all of them are elements.
-struct Span {
-  uintptr_t begin, end;
-  bool dense;
-};
-Span span_of(const Tensor& t) {
-  int64_t last{0};
-  for (size_t i{0}; i < static_cast<size_t>(t.ndim); ++i) last += (t.shape[i] - 1) * t.stride[i];
-  const int64_t item{t.dtype == DType::kU8 ? 1 : (t.dtype == DType::kBf16 ? 2 : 4)};
-  const auto begin = reinterpret_cast<uintptr_t>(t.data);
-  return {begin, begin + static_cast<uintptr_t>((last + 1) * item), last + 1 == t.numel()};
+Footprint footprint_of(const Tensor& t) {
+  const bool wide{t.dtype == DType::kF32 || t.dtype == DType::kI32};
+  return Footprint::of(t, t.dtype == DType::kU8 ? 1 : (wide ? 4 : 2));
 }
 
 bool same_start(const Tensor& a, const Tensor& b) { return a.data == b.data; }
 
-/// Two ranges full of elements meet. (Interleaved views of one tensor are legal.)
+/// Some element of one lies in the other. (Interleaved views of one tensor are legal.)
 bool overlap(const Tensor& a, const Tensor& b) {
-  const Span x{span_of(a)};
-  const Span y{span_of(b)};
-  return x.dense && y.dense && x.begin < y.end && y.begin < x.end;
+  return share_memory(footprint_of(a), footprint_of(b));
 }
 
 /// No output may be another tensor of the call.

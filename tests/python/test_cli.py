@@ -55,7 +55,7 @@ def test_check_passes_all_cases_on_this_machine():
     assert [line["case"] for line in lines] == [case.name for case in check.CASES]
     for line in lines:
         assert line["passed"] and line["failures"] == [] and line["ranks"] == [1, 3]
-        assert 0 <= line["share"] <= 1 and len(line["hash"]) == 16
+        assert 0 <= line["error"] <= line["allowed"] and len(line["hash"]) == 16
 
 
 def test_check_prints_one_line_a_case(capsys):

@@ -387,6 +387,26 @@ def test_main_grads_are_refused(name, target, error, sentence):
     refused(call.backward, error, sentence)
 
 
+def test_main_grads_that_overlap_in_part_and_are_strided_are_refused():
+    """Rows of one reach into rows of the other; neither is dense."""
+    call = Call()
+    memory = torch.zeros(4 * 40 * 64 + 64)
+    strides = (40 * 64, 64, 1)
+    targets = {n: torch.zeros(w.shape) for n, w in call.weights.items()}
+    targets["gate"] = memory.as_strided((4, 24, 16), strides)
+    targets["down"] = memory.as_strided((4, 16, 24), strides, 12)
+    call.accumulate = Weights(**targets)
+    refused(
+        call.backward,
+        ValueError,
+        "accumulate.gate: memory of its own wanted, the memory of accumulate.down given; "
+        "pass a new tensor",
+    )
+    targets["down"] = memory.as_strided((4, 16, 24), strides, 16)  # beside each other: legal
+    call.accumulate = Weights(**targets)
+    call.backward()
+
+
 def test_one_main_grad_for_two_weights_is_refused():
     call = Call()
     targets = {n: torch.zeros(w.shape) for n, w in call.weights.items()}
@@ -517,13 +537,68 @@ def test_layer_refuses_a_score_without_a_shared_expert():
     )
 
 
-def test_layer_of_another_dtype_is_refused():
-    layer = MoELayer(16, 24, 4, 2).float()
+KEEP = "keep fp32 copies in the optimizer, or give the parameters an fp32 main_grad"
+
+
+@pytest.mark.parametrize("convert", [
+    lambda m: m.to(torch.float16), lambda m: m.half(), lambda m: m.to("cpu", torch.float16),
+    lambda m: torch.nn.Sequential(m).type(torch.float16),
+], ids=["to", "half", "to_device", "inside_a_model"])  # fmt: skip
+def test_converting_a_layer_is_refused_before_it_is_done(convert):
+    layer = MoELayer(16, 24, 4, 2, shared=8)
+    before = [p.clone() for p in layer.parameters()]
+    refused(lambda: convert(layer), TypeError,
+            f"MoELayer.to: torch.bfloat16 wanted, torch.float16 given; {KEEP}")  # fmt: skip
+    for p, old in zip(layer.parameters(), before):
+        assert p.dtype == BF16 and torch.equal(p, old)
+    assert layer.to("cpu").bfloat16().to(BF16) is layer
+
+
+def test_a_layer_whose_parameters_were_replaced_is_refused():
+    layer = MoELayer(16, 24, 4, 2)
+    layer.gate_up = torch.nn.Parameter(layer.gate_up.float())
     refused(
         lambda: layer(zeros(8, 16), torch.zeros(8, 2).long(), torch.zeros(8, 2)),
         TypeError,
         "weights.gate: bfloat16 wanted, float32 given; convert it with .to(torch.bfloat16)",
     )
+
+
+LARGE = "an integer of 64 bits wanted, 9223372036854775808 given; pass a smaller one"
+
+
+@pytest.mark.parametrize("subject, make", [
+    ("experts", lambda n: schedule(torch.zeros(1, 1).int(), n)),
+    ("tokens_per_rank", lambda n: schedule(torch.zeros(1, 1).int(), 1, tokens_per_rank=[n])),
+    ("tokens_per_rank", lambda n: MoELayer(8, 8, 1, 1)(
+        zeros(1, 8), torch.zeros(1, 1).int(), torch.zeros(1, 1), [n])),
+    ("ranks", lambda n: Group.local(n)),
+    ("config.ring_rows", lambda n: Config(ring_rows=n).pack()),
+    ("shape.hidden", lambda n: MoELayer(n, 8, 1, 1)),
+])  # fmt: skip
+def test_integers_that_do_not_fit_64_bits_are_refused(subject, make):
+    refused(lambda: make(2**63), ValueError, f"{subject}: {LARGE}")
+    with pytest.raises(ValueError, match=f"{subject}: an integer of 64 bits wanted, -9223"):
+        make(-(2**63))  # bind.cpp's word for "not given"
+
+
+def test_huge_numbers_are_infinite():
+    call = Call()
+    call.limit = 10**400
+    refused(call.forward, ValueError,
+            "swiglu_limit: a finite value > 0 wanted, inf given; pass None for no clamp")  # fmt: skip
+
+
+@pytest.mark.parametrize("options, error, sentence", [
+    ({"group": 7}, TypeError,
+     "group: monomoe.Group wanted, int given; pass monomoe.Group() or Group.local(R)"),
+    ({"config": {}}, TypeError,
+     "config: monomoe.Config wanted, dict given; pass monomoe.Config(...)"),
+    ({"swiglu_limit": "7"}, TypeError,
+     "swiglu_limit: a number wanted, str given; pass float(...) of it"),
+])  # fmt: skip
+def test_layer_options_of_another_kind_are_refused(options, error, sentence):
+    refused(lambda: MoELayer(16, 24, 4, 2, **options), error, sentence)
 
 
 @pytest.mark.parametrize("shape, error, sentence", [

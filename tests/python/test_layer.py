@@ -248,7 +248,7 @@ def test_second_derivative_is_refused():
     layer, (x, ids, topk_weights, dy) = make_layer(), leaves()
     y = layer(x, ids, topk_weights)
     (dx,) = torch.autograd.grad(y, x, dy.requires_grad_(), create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="first derivatives wanted, a second one asked for; call detach"):
         dx.sum().backward()
 
 
@@ -395,7 +395,7 @@ def test_ops_have_true_schemas_and_fakes(group):
          (*backward_args, main_grads[:1], [False, True, True] + [False] * 4)),
     ]  # fmt: skip
     for op, args in calls:
-        torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
+        torch.library.opcheck(op, args)
 
 
 class TwoLayers(torch.nn.Module):

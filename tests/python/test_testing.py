@@ -17,7 +17,7 @@ def test_error_rule_notices_one_wrong_value():
     got = {name: t.clone() for name, t in twin.items()}
     testing.assert_close(got, twin, exact)
     got["dx"][7, 3] += 0.25
-    with pytest.raises(AssertionError, match=r"^dx: error .* of what is allowed; dx\[7, 3\]: "):
+    with pytest.raises(AssertionError, match=r"^dx: relative error .*, allowed .*; dx\[7, 3\]: "):
         testing.assert_close(got, twin, exact)
 
 

@@ -184,6 +184,15 @@ def test_step_that_hangs_is_ended_and_fails(tmp_path):
     assert "ended after" in log.read_text()
 
 
+def test_step_that_takes_long_says_that_it_lives_and_where_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(steps, "HEARTBEAT_S", 0.2)
+    program = "import time; print('Start 7: Plan.Sum', flush=True); time.sleep(1)"
+    assert steps.run_logged([sys.executable, "-c", program], tmp_path / "log", 9e9) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 2 and all(" s  " in line for line in lines), lines
+    assert "Start 7: Plan.Sum" in lines[-1]
+
+
 def test_checkers_run_as_programs():
     for name in ("check_includes.py", "requirements.py", "check_machine.py"):
         done = subprocess.run([sys.executable, ROOT / "tools" / name], capture_output=True)

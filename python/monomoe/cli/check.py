@@ -1,7 +1,9 @@
 """Compare the layer on this machine with a float64 reference, and with itself over ranks.
 
-One line a case: verdict, the worst tensor's error as a share of what the error rule allows, a hash
-of the bits that every number of ranks must repeat, and the case's name. Exit code 0 if all pass.
+One line a case: verdict; relative error of the tensor that is closest to (or furthest beyond) what
+the error rule allows it, and what that is: twice the error of the same rounding points done
+naively; a hash of the bits that every number of ranks must repeat; the case's name. Exit code 0 if
+all pass.
 """
 
 from __future__ import annotations
@@ -86,8 +88,7 @@ class Report:
 
     case: Case
     failures: list[str]  # sentences; empty if it passed
-    share: float  # worst error over all tensors and ranks, of what is allowed
-    tensor: str  # whose error that is
+    worst: testing.Verdict  # over all tensors and ranks
     hash: str  # of the rank-invariant bits
     seconds: float
 
@@ -99,7 +100,7 @@ def check_case(case: Case, ranks: list[int]) -> Report:
     exact = testing.run_reference(inputs, case, reference.EXACT)
     twin = testing.run_reference(inputs, case, reference.TWIN)
     failures: list[str] = []
-    worst = testing.Verdict("", 0.0, 0.0)
+    worst = testing.Verdict("", 0.0, 1.0)
     first = None
     for num_ranks in ranks:
         try:
@@ -115,7 +116,7 @@ def check_case(case: Case, ranks: list[int]) -> Report:
         except (AssertionError, ValueError, TypeError, RuntimeError) as error:
             failures.append(f"R={num_ranks}: {error}")
     bits = testing.hash_bits(first[n] for n in testing.RANK_INVARIANT) if first else "-"
-    return Report(case, failures, worst.share, worst.name, bits, time.monotonic() - start)
+    return Report(case, failures, worst, bits, time.monotonic() - start)
 
 
 def _assert_exact(got: dict, exact: dict) -> None:
@@ -132,8 +133,9 @@ def _print_report(report: Report, ranks: list[int], as_json: bool) -> None:
                 {
                     "case": report.case.name,
                     "passed": not report.failures,
-                    "share": report.share,
-                    "tensor": report.tensor,
+                    "tensor": report.worst.name,
+                    "error": report.worst.error,
+                    "allowed": report.worst.allowed,
                     "hash": report.hash,
                     "ranks": ranks,
                     "failures": report.failures,
@@ -144,8 +146,10 @@ def _print_report(report: Report, ranks: list[int], as_json: bool) -> None:
         )
         return
     verdict = "FAIL" if report.failures else "pass"
+    worst = report.worst
     print(
-        f"{verdict}  {report.share:4.2f} {report.tensor:<14} {report.hash:<16}  {report.case.name}",
+        f"{verdict}  {worst.error:7.1e} of {worst.allowed:7.1e}  {worst.name:<14} "
+        f"{report.hash:<16}  {report.case.name}",
         flush=True,
     )
     for failure in report.failures:
@@ -197,7 +201,7 @@ def run(args: argparse.Namespace) -> int:
     failed = 0
     if not args.json:
         print(f"backend {args.backend or known[0]}, ranks {','.join(map(str, args.ranks))}")
-        print("      error of allowed    hash              case")
+        print("      error   of allowed   in             hash              case")
     with Progress(len(chosen), quiet=True) as progress:
         for case in chosen:
             report = check_case(case, args.ranks)

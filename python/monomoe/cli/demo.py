@@ -294,7 +294,7 @@ class Proof:
     """One step with every number of ranks."""
 
     hashes: dict[str, list[str]] = field(default_factory=dict)  # tensor -> one a number of ranks
-    shares: dict[str, float] = field(default_factory=dict)  # shared gradient -> error of allowed
+    shared: dict[str, testing.Verdict] = field(default_factory=dict)  # gradient -> the worst
 
     @property
     def equal(self) -> bool:
@@ -302,7 +302,7 @@ class Proof:
 
     @property
     def close(self) -> bool:
-        return all(share <= 1 for share in self.shares.values())
+        return all(verdict.passed for verdict in self.shared.values())
 
 
 def prove(model: Model, batch: Tensor) -> Proof:
@@ -321,8 +321,9 @@ def prove(model: Model, batch: Tensor) -> Proof:
             twin = shared_oracle(block, reference.TWIN)
             for name in exact:
                 key = f"block {i} {name}"
-                share = testing.judge(name, results[key], twin[name], exact[name]).share
-                proof.shares[key] = max(share, proof.shares.get(key, 0.0))
+                found = testing.judge(name, results[key], twin[name], exact[name])
+                known = proof.shared.setdefault(key, found)
+                proof.shared[key] = max(known, found, key=lambda verdict: verdict.share)
     return proof
 
 
@@ -331,8 +332,8 @@ def print_proof(proof: Proof) -> None:
     print(f"  {'':<24}" + "".join(f"{f'R = {ranks}':<18}" for ranks in RANKS))
     for name, hashes in proof.hashes.items():
         print(f"  {name:<24}" + "".join(f"{h:<18}" for h in hashes))
-    for name, share in proof.shares.items():
-        print(f"  {name:<24}error {share:.2f} of what the error rule allows, at most")
+    for name, worst in proof.shared.items():
+        print(f"  {name:<24}relative error {worst.error:.1e} of {worst.allowed:.1e} allowed, at most")
     if proof.equal:
         print(
             "bitwise equal for all numbers of ranks: "
@@ -342,7 +343,7 @@ def print_proof(proof: Proof) -> None:
         bad = [name for name, hashes in proof.hashes.items() if len(set(hashes)) > 1]
         print(f"NOT bitwise equal: {', '.join(bad)}")
     if not proof.close:
-        bad = [name for name, share in proof.shares.items() if share > 1]
+        bad = [name for name, worst in proof.shared.items() if not worst.passed]
         print(f"NOT within the error rule: {', '.join(bad)}")
 
 
@@ -391,7 +392,7 @@ def run(args: argparse.Namespace) -> int:
             "steps": args.steps, "loss_first": training.losses[0],
             "loss_last": training.recent_loss(), "tokens_per_s": training.tokens_per_s,
             "seconds": training.seconds, "plot": str(args.out), "sample": sample,
-            "ranks": list(RANKS), "hashes": proof.hashes, "shared_error_shares": proof.shares,
+            "ranks": list(RANKS), "hashes": proof.hashes, "shared_errors": {n: [v.error, v.allowed] for n, v in proof.shared.items()},
             "bitwise_equal": proof.equal, "within_error_rule": proof.close,
         }))  # fmt: skip
     else:
