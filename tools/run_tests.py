@@ -69,7 +69,8 @@ class Step:
 STEPS = [
     Step("includes", "include arrows", [[PYTHON, "tools/check_includes.py"]]),
     Step("layout", "docs/layout.md names every file", [[PYTHON, "tools/check_layout.py"]]),
-    Step("docs", "docs/tests.md names tests that exist", [[PYTHON, "tools/check_tests_doc.py"]]),
+    Step("docs", "docs/tests.md and errors.md are complete and name tests that exist",
+         [[PYTHON, "tools/check_tests_doc.py"], [PYTHON, "tools/check_errors_doc.py"]]),
     Step("format", "clang-format", [[PYTHON, "tools/format.py", "--check"]]),
     Step("tidy", "clang-tidy", [["cmake", "--preset", "cpu"], [PYTHON, "tools/tidy.py"]]),
     Step("cuda", "kernels for sm_90a, ptxas budget", [[PYTHON, "tools/ptxas_budget.py"]]),

@@ -118,7 +118,11 @@ class Arguments {
 
   template <class T>
   T take() {
-    if (left_ == 0) throw Error{ErrorCode::kType, "call: more arguments wanted"};
+    if (left_ == 0) {
+      throw Error{ErrorCode::kType,
+                  "call: more arguments wanted, fewer given; install the package and its library "
+                  "from one source"};
+    }
     --left_;
     return (next_++)->cast<T>();
   }

@@ -64,6 +64,16 @@ void run_call(Group::Impl& g, const Call& c) {
   throw Error{ErrorCode::kFault, *g.fault};
 }
 
+/// A call without the memory to begin with is refused like any other that can't be served.
+template <class F>
+void with_memory(const F& call) {
+  try {
+    call();
+  } catch (const std::bad_alloc&) {
+    refuse_memory({});
+  }
+}
+
 }  // namespace
 
 std::vector<int64_t> split_tokens(int64_t tokens, int64_t ranks) {
@@ -85,9 +95,11 @@ int64_t schedule_words(const Group& group, int64_t tokens, int64_t experts, int6
 void schedule(Group& group, const Tensor& topk_ids, const Schedule& out, void* stream) {
   Group::Impl& g{group.impl()};
   const std::lock_guard lock{g.mutex};
-  g.require_usable();
-  check_schedule(g, topk_ids, out);
-  backend_for(topk_ids.device).schedule(g, topk_ids, out, stream);
+  with_memory([&] {
+    g.require_usable();
+    check_schedule(g, topk_ids, out);
+    backend_for(topk_ids.device).schedule(g, topk_ids, out, stream);
+  });
 }
 
 int64_t saved_bytes(const Group& group, const Shape& shape, const Config& config) {
@@ -116,15 +128,19 @@ int64_t saved_bytes(const Group& group, const Shape& shape, const Config& config
 void forward(Group& group, const ForwardArgs& args) {
   Group::Impl& g{group.impl()};
   const std::lock_guard lock{g.mutex};
-  g.require_usable();
-  run_call(g, check_forward(g, args));
+  with_memory([&] {
+    g.require_usable();
+    run_call(g, check_forward(g, args));
+  });
 }
 
 void backward(Group& group, const BackwardArgs& args) {
   Group::Impl& g{group.impl()};
   const std::lock_guard lock{g.mutex};
-  g.require_usable();
-  run_call(g, check_backward(g, args));
+  with_memory([&] {
+    g.require_usable();
+    run_call(g, check_backward(g, args));
+  });
 }
 
 std::vector<std::string> backends() {

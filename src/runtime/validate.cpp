@@ -79,10 +79,13 @@ std::string shape_text(const Tensor& t) { return text(t.shape.data(), t.ndim); }
 void check_range(const char* subject, int64_t v, int64_t lowest, int64_t highest,
                  const char* remedy) {
   if (v >= lowest && v <= highest) return;
-  const std::string wanted{highest == std::numeric_limits<int64_t>::max()
-                               ? "a value >= " + text(lowest)
-                               : "a value in [" + text(lowest) + ", " + text(highest) + "]"};
-  refuse_value(subject, wanted, text(v), remedy);
+  refuse_value(subject, "a value in [" + text(lowest) + ", " + text(highest) + "]", text(v),
+               remedy);
+}
+
+void check_option(const char* subject, const std::optional<int64_t>& v, int64_t lowest,
+                  int64_t highest, const char* remedy) {
+  if (v) check_range(subject, *v, lowest, highest, remedy);
 }
 
 void check_width(const char* subject, int64_t v) {
@@ -445,6 +448,10 @@ void refuse_memory(const std::vector<RankPlan>& plans) {
     const Layout l{workspace_layout(p.facts)};
     bytes += l.heap_bytes + l.local_bytes;
   }
+  if (bytes == 0) {
+    refuse(ErrorCode::kBackend, "memory", "a few kilobytes to plan a call", "less left",
+           "free some");
+  }
   refuse(ErrorCode::kBackend, "memory", text(bytes) + " bytes of workspace", "less left",
          "split the batch or pass a smaller ring_rows");
 }
@@ -457,16 +464,14 @@ void check_tickets(int64_t tickets) {
 
 void check_config(const Config& c) {
   constexpr int64_t kMost{int64_t{1} << 31};
-  const auto check = [](const char* name, const std::optional<int64_t>& v, int64_t lowest,
-                        int64_t highest, const char* remedy) {
-    if (v) check_range(name, *v, lowest, highest, remedy);
-  };
-  check("fwd_comm_sms", c.fwd_comm_sms, 0, 1 << 16, "0 leaves all moving to compute workers");
-  check("bwd_comm_sms", c.bwd_comm_sms, 0, 1 << 16, "0 leaves all moving to compute workers");
-  check("workers", c.workers, 1, 1 << 16, "None lets the policy choose");
-  check("minibatch_rows", c.minibatch_rows, 128, kMost, "None lets the policy choose");
-  check("ring_rows", c.ring_rows, 256, kMost, "None lets the policy choose");
-  check("save_rows", c.save_rows, 0, kMost, "rows that do not fit are computed again");
+  check_option("fwd_comm_sms", c.fwd_comm_sms, 0, 1 << 16,
+               "0 leaves all moving to compute workers");
+  check_option("bwd_comm_sms", c.bwd_comm_sms, 0, 1 << 16,
+               "0 leaves all moving to compute workers");
+  check_option("workers", c.workers, 1, 1 << 16, "None lets the policy choose");
+  check_option("minibatch_rows", c.minibatch_rows, 128, kMost, "None lets the policy choose");
+  check_option("ring_rows", c.ring_rows, 256, kMost, "None lets the policy choose");
+  check_option("save_rows", c.save_rows, 0, kMost, "rows that do not fit are computed again");
 }
 
 void check_tokens(int64_t tokens) { check_range("tokens", tokens, 0, kMaxRows, "split the batch"); }

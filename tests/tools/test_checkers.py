@@ -11,6 +11,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import check_includes  # noqa: E402
 import check_layout  # noqa: E402
+import check_errors_doc  # noqa: E402
 import check_tests_doc  # noqa: E402
 import requirements  # noqa: E402
 import run_tests as steps  # noqa: E402
@@ -147,6 +148,52 @@ def test_tests_doc_without_a_table_is_refused(tmp_path):
     assert len(check_tests_doc.check(root)) == 1
     (root / "docs/tests.md").unlink()
     assert len(check_tests_doc.check(root)) == 1
+
+
+SOURCES = {
+    "src/runtime/validate.cpp": '''
+[[noreturn]] void refuse_value(const std::string& subject, const std::string& wanted) {}
+void f(int v) {
+  if (v < 0) refuse_value("v", "a value >= " + text(0) +  // why
+                          ", or none", v ? "x" : y(1, "z"), "pass " "another");
+  throw Error{ErrorCode::kState, std::string{"group: " } + name(v) + " wanted, none; make one"};
+}
+''',
+    "src/runtime/faults.cpp": 's << "rank " << r << " waited in " << f.name << "; close it";\n',
+    "python/monomoe/ops.py": "def f(x):\n    raise TypeError(f\"{x}: one {x + 1} \"\n"
+    '                    "wanted; pass it")\n',
+    "tests/python/test_sum.py": "def test_adds():\n",
+}
+ROWS = """# Messages
+| message | raised as | tests |
+|---|---|---|
+| `v: a value >= \u2026, or none wanted, \u2026 given; pass another` | ValueError | `test_sum.py` |
+| `group: \u2026 wanted, none; make one` | RuntimeError | `test_sum.py::test_adds` |
+| `rank \u2026 waited in \u2026; close it` | RuntimeError | none: nobody waits |
+| `\u2026: one \u2026 wanted; pass it` | TypeError | `test_sum.py` |
+"""
+
+
+def test_errors_doc_that_holds_passes(tmp_path):
+    assert check_errors_doc.check(tree(tmp_path, SOURCES | {"docs/errors.md": ROWS})) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("pass another", "pass any", "no row for (src/runtime/validate.cpp)"),
+        ("pass another", "pass any", "no source says (ValueError)"),
+        ("RuntimeError | `test_sum.py::", "ValueError | `test_sum.py::", "| RuntimeError |"),
+        (" waited in ", " slept in ", "no row with (src/runtime/faults.cpp):  waited in "),
+        ("none: nobody waits", "", "no test for: rank"),
+        ("::test_adds", "::test_lost", "no such test: test_sum.py::test_lost"),
+        ("one \u2026", "two \u2026", "no row for (python/monomoe/ops.py)"),
+    ],
+)
+def test_errors_doc_problem_is_found(tmp_path, old, new, problem):
+    root = tree(tmp_path, SOURCES | {"docs/errors.md": ROWS.replace(old, new)})
+    errors = check_errors_doc.check(root)
+    assert any(problem in error for error in errors), errors
 
 
 def test_requirements_come_from_pyproject():

@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <random>
-#include <system_error>
 #include <thread>
 
 #include "arch/cpu/combine.h"
@@ -144,8 +143,9 @@ class Threads {
     helpers.reserve(static_cast<size_t>(wanted));
     try {
       for (int32_t i{1}; i < wanted; ++i) helpers.emplace_back([this, i] { guarded(i); });
-    } catch (const std::system_error&) {
-      // The system gives no more threads: those there are do it all, with the same bits.
+    } catch (const std::exception&) {
+      // The system gives no more threads, or no memory for one: those there are do it all, with
+      // the same bits.
     }
     guarded(0);
     for (std::thread& t : helpers) t.join();
