@@ -99,6 +99,8 @@ struct Launch : Operands {
   int64_t counter_capacity;
   CounterLayout counter_layout;
   CounterState* counter_state;
+  float* chain;          // Region::kChain of rank 0
+  int32_t* chain_words;  // kSharedChain, at rank 0
   RankState* state;
   FaultRecord* fault;
   uint64_t timeout_ns;

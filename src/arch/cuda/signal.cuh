@@ -23,6 +23,7 @@ struct Context {
   }
 
   __device__ int32_t* word(const CounterRef& c) const {
+    if (plan.backward && c.id == Counter::kSharedChain) return launch.chain_words + c.index;
     switch (c.id) {
       case Counter::kArrival:
         return launch.heaps[c.rank].view.arrivals + c.index;
@@ -51,8 +52,15 @@ __device__ inline void acquire(const Context<P>& x) {
 }
 
 /// The one release-add: everything this thread wrote or has seen becomes visible with it.
+///
+/// The words of kSharedChain belong to all ranks of a local group and have no second half: the last
+/// rank's step takes them back to zero, and the group's next launch begins when all have ended.
 template <class P>
 __device__ inline void add_release(const Context<P>& x, const CounterRef& c, int32_t step) {
+  if (x.plan.backward && c.id == Counter::kSharedChain &&
+      x.plan.dims.rank + 1 == x.plan.dims.ranks) {
+    step = -x.plan.dims.rank;
+  }
   if (x.many_ranks() && is_heap(c.id)) {
     ptx::add_release_sys(x.word(c), step);
   } else {

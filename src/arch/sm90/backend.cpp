@@ -144,6 +144,7 @@ void fill_flags(const DeviceArena& flags, uint32_t epoch) {
 /// One rank's memory.
 struct RankMemory {
   DeviceArena heap, local, counters, arrivals, flags, ids, id_flags, counts;
+  DeviceArena chain_words;  // rank 0: kSharedChain, always zero between launches
   int64_t counter_capacity{0};
 };
 
@@ -161,11 +162,13 @@ class Group final : public DeviceGroup {
                         cudaHostAllocMapped | cudaHostAllocPortable),
           "cudaHostAlloc");
     std::memset(faults_, 0, n * sizeof(cuda::FaultRecord));
-    for (const void* kernel : {forward_kernel_address(), schedule_kernel_address()}) {
-      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 kernel == forward_kernel_address() ? kSmemBytes : 200 * 1024),
+    const auto allow = [](const void* kernel, int bytes) {
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
             "cudaFuncSetAttribute");
-    }
+    };
+    allow(pass_kernel_address(false), kSmemBytes);
+    allow(pass_kernel_address(true), kSmemBytes);
+    allow(schedule_kernel_address(), 200 * 1024);
     streams_.resize(n);
     done_.resize(n);
     check(cudaEventCreateWithFlags(&begin_, cudaEventDisableTiming), "cudaEventCreate");
@@ -217,6 +220,8 @@ class Group final : public DeviceGroup {
   void reserve(const std::vector<RankInput>& in, const std::vector<Layout>& layouts);
   cuda::Heap heap_of(size_t r, const Layout& layout) const;
   Launch make_launch(const RankInput& in, size_t r, const Layout& layout) const;
+  template <class Set>
+  void set_backward_maps(const RankInput& in, const Set& set, Launch* l) const;
   /// One launch a rank: on the caller's stream, or on the ranks' own, joined to it at both ends.
   template <class Args>
   void launch_all(const void* kernel, std::vector<Args>& args, int32_t blocks, int32_t threads,
@@ -249,6 +254,7 @@ void Group::reserve(const std::vector<RankInput>& in, const std::vector<Layout>&
       m.counter_capacity = (m.counters.bytes() - kCounterHeader) / 8;
     }
     m.arrivals.reserve(4 * counter_count(f, Counter::kArrival) + 4, 0);
+    m.chain_words.reserve(r == 0 ? 4 * counter_count(f, Counter::kSharedChain) : 0, 0);
     if (m.flags.reserve(4 * counter_count(f, Counter::kStageFlag) + 4, 0)) {
       fill_flags(m.flags, read_epoch(&fixed(r)->state.epoch));
     }
@@ -314,7 +320,25 @@ Launch Group::make_launch(const RankInput& in, size_t r, const Layout& layout) c
   weight(Map::kSharedGate, w.shared_gate, d.hidden, d.shared, 1);
   weight(Map::kSharedUp, w.shared_up, d.hidden, d.shared, 1);
   weight(Map::kSharedDown, w.shared_down, d.shared, d.hidden, 1);
+  if (in.plan.backward) set_backward_maps(in, set, &l);
   return l;
+}
+
+/// What only backward reads: set(map, data, columns, rows, matrices, row and matrix stride).
+template <class Set>
+void Group::set_backward_maps(const RankInput& in, const Set& set, Launch* l) const {
+  const Dims& d{in.plan.dims};
+  const int64_t ring{int64_t{in.plan.knobs.ring_tiles} * in.plan.tile.rows};
+  const Rows& dy{in.operands.dy};
+  set(Map::kDyRing, l->region<Bf16>(Region::kDyRing), d.hidden, ring, 1, d.hidden, 0);
+  set(Map::kDy, dy.data, d.hidden, d.tokens, 1, dy.row, dy.matrix);
+  // dgate and dup of a row lie next to each other, but a map of their own columns each: a k tail of
+  // dgate must not read dup.
+  const auto grad = [&](Map which, Region region, int64_t inter, int64_t rows) {
+    set(which, inter > 0 ? l->region<Bf16>(region) : nullptr, inter, rows, 2, 2 * inter, inter);
+  };
+  grad(Map::kGrad, Region::kGradRing, d.inter, ring);
+  grad(Map::kSharedGrad, Region::kSharedGrad, d.shared, d.tokens);
 }
 
 template <class Args>
@@ -366,10 +390,12 @@ void Group::run(const std::vector<RankInput>& in, int32_t comm_workers, int32_t 
     for (size_t peer{0}; peer < ranks(); ++peer) {
       launches.back().heaps[peer] = heap_of(peer, layouts[peer]);
     }
+    launches.back().chain = launches[0].region<float>(Region::kChain);
+    launches.back().chain_words = reinterpret_cast<int32_t*>(ranks_[0].chain_words.data());
   }
   const int32_t workers{std::min(workers_, in[0].plan.knobs.workers)};
-  launch_all(forward_kernel_address(), launches, workers, kThreads, kSmemBytes, absent_rank,
-             static_cast<cudaStream_t>(stream));
+  launch_all(pass_kernel_address(in[0].plan.backward), launches, workers, kThreads, kSmemBytes,
+             absent_rank, static_cast<cudaStream_t>(stream));
 }
 
 void Group::schedule(const std::vector<ScheduleInput>& in, const TileShape& tile,

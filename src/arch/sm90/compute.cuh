@@ -69,10 +69,18 @@ __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, Stag
   if (c.thread == 0) ptx::barrier_arrive(&s.empty[previous]);
 }
 
+/// Gives the turn away unused. Without products nothing holds the warps together: a slow one must
+/// have seen its turn before the other warpgroup can give the next.
+__device__ __forceinline__ void pass_turn(WorkerSmem& s, const Consumer& c) {
+  c.sync();
+  if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+}
+
 /// One task of this warpgroup. The epilogues stand here once, whatever the number of halves.
 template <class P>
-__device__ inline void run_task(const Context<P>& x, WorkerSmem& s, const Consumer& c,
-                                const Work& w, const StageCursor& begin, cuda::RoleClock* clock) {
+__device__ inline void run_forward_task(const Context<P>& x, WorkerSmem& s, const Consumer& c,
+                                        const Work& w, const StageCursor& begin,
+                                        cuda::RoleClock* clock) {
   if (w.k_blocks > 0) {
     float d0[64];
     float d1[64];
@@ -93,25 +101,24 @@ __device__ inline void run_task(const Context<P>& x, WorkerSmem& s, const Consum
       if (two_halves) down_half(x, c, w, d1, 1);
     }
   } else {
-    // Without products nothing holds the warps together: a slow one must have seen its turn before
-    // the other warpgroup can give the next.
-    c.sync();
-    if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+    pass_turn(s, c);
     if (w.kind == static_cast<int32_t>(Kind::kCombine)) {
       cuda::combine(x, w.task.row, c.thread);
     } else {
       shared_score(x, c, w);
     }
   }
-  finish(x, c, w, &s.last[c.group]);
+  finish(x, c, w, &s.last[c.group], [&] { push_arrivals(x, c, w); });
   if (c.thread == 0) {
     clock->lap(w.k_blocks > 0 ? cuda::RoleTime::kConsumerEpilogue
                               : cuda::RoleTime::kConsumerCombine);
   }
 }
 
-template <class P>
-__device__ inline void consumer_role(const Context<P>& x, WorkerSmem& s, int32_t group) {
+/// `run`: run_forward_task or run_backward_task.
+template <class P, class Run>
+__device__ inline void consumer_role(const Context<P>& x, WorkerSmem& s, int32_t group,
+                                     const Run& run) {
   QueueReader queue{s};
   StageCursor at;
   uint32_t turn_phase{0};
@@ -130,7 +137,7 @@ __device__ inline void consumer_role(const Context<P>& x, WorkerSmem& s, int32_t
         turn_phase ^= 1U;
       }
       if (c.thread == 0) clock.lap(cuda::RoleTime::kConsumerTurn);
-      run_task(x, s, c, w, begin, &clock);
+      run(c, w, begin, &clock);
     }
     c.sync();  // everyone is done with the entry
     if (c.thread == 0) queue.release();

@@ -222,9 +222,10 @@ __device__ inline void push_arrivals(const Context<P>& x, const Consumer& c, con
 
 /// Raises the task's counters once all stores of the warpgroup are done. Async-proxy readers (TMA)
 /// of these stores exist for activations and gradients, hence the fence in every thread.
-template <class P>
-__device__ inline void finish(const Context<P>& x, const Consumer& c, const Work& w,
-                              int32_t* last) {
+/// `push`: sends a row tile off, once this was its last column tile.
+template <class P, class Push>
+__device__ inline void finish(const Context<P>& x, const Consumer& c, const Work& w, int32_t* last,
+                              const Push& push) {
   ptx::fence_proxy_async();
   c.sync();
   const int32_t target{completion_target(x.plan, w.task.kind)};
@@ -239,7 +240,7 @@ __device__ inline void finish(const Context<P>& x, const Consumer& c, const Work
   }
   if (target == 0) return;
   c.sync();
-  if (*last != 0) push_arrivals(x, c, w);
+  if (*last != 0) push();
 }
 
 /// score[t] = x[t] . w_score: a warp a token, lanes stride over H, sums added in a fixed tree.

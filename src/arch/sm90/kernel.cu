@@ -1,5 +1,6 @@
 // The instantiations, and what surrounds the roles.
 #include "arch/cuda/schedule.cuh"
+#include "arch/sm90/backward.cuh"
 #include "arch/sm90/compute.cuh"
 #include "arch/sm90/kernel.h"
 
@@ -87,6 +88,42 @@ __device__ void fill_nan(Bf16* rows, int64_t ld, int32_t num_rows, int32_t cols)
   }
 }
 
+__device__ void fill_nan(const GradOut& g, GradStore store, int32_t matrices, int32_t rows,
+                         int32_t cols) {
+  if (g.data == nullptr) return;
+  for (int32_t m{0}; m < matrices; ++m) {
+    for (int32_t r{0}; r < rows; ++r) {
+      const int64_t at{m * g.matrix + r * g.row};
+      for (int32_t i{static_cast<int32_t>(threadIdx.x)}; i < cols; i += kThreads) {
+        if (store == GradStore::kBf16) {
+          static_cast<Bf16*>(g.data)[at + i] = Bf16{0x7FC0};
+        } else {
+          static_cast<float*>(g.data)[at + i] = __int_as_float(0x7FC00000);
+        }
+      }
+    }
+  }
+}
+
+/// Everything that backward writes besides dx.
+__device__ void fill_gradients(const cuda::Launch& l) {
+  const Dims& d{l.plan.dims};
+  for (int32_t t{0}; l.dtopk_weights.data != nullptr && t < d.tokens; ++t) {
+    for (int32_t k{static_cast<int32_t>(threadIdx.x)}; k < d.top_k; k += kThreads) {
+      l.dtopk_weights.at(t, k) = __int_as_float(0x7FC00000);
+    }
+  }
+  const WeightGrads& g{l.grads};
+  const int32_t experts{d.local_experts()};
+  fill_nan(g.gate, g.store, experts, d.inter, d.hidden);
+  fill_nan(g.up, g.store, experts, d.inter, d.hidden);
+  fill_nan(g.down, g.store, experts, d.hidden, d.inter);
+  fill_nan(g.shared_gate, g.store, 1, d.shared, d.hidden);
+  fill_nan(g.shared_up, g.store, 1, d.shared, d.hidden);
+  fill_nan(g.shared_down, g.store, 1, d.hidden, d.shared);
+  fill_nan(g.shared_score, g.store, 1, 1, d.hidden);
+}
+
 /// The last block to leave ends the epoch; after a fault it makes the outputs useless.
 template <class P>
 __device__ void end_worker(const Context<P>& x, WorkerSmem& s) {
@@ -103,15 +140,16 @@ __device__ void end_worker(const Context<P>& x, WorkerSmem& s) {
   }
   if (cuda::aborted(x)) {
     fill_nan(x.launch.y, x.launch.y_row, x.plan.dims.tokens, x.plan.dims.hidden);
+    if (x.plan.backward) fill_gradients(x.launch);
   }
 }
 
-__global__ __launch_bounds__(kThreads,
-                             1) void forward_kernel(const __grid_constant__ cuda::Launch launch) {
+template <bool kBackward>
+__device__ __forceinline__ void run_worker(const cuda::Launch& launch) {
   extern __shared__ __align__(1024) uint8_t raw[];
-  auto& s = *reinterpret_cast<PassSmem<false>*>(raw);
+  auto& s = *reinterpret_cast<PassSmem<kBackward>*>(raw);
   int32_t* const counters{begin_worker(launch, s)};
-  const Context<FixedPlan<false>> x{launch, s.plan, counters, s.arrived};
+  const Context<FixedPlan<kBackward>> x{launch, s.plan, counters, s.arrived};
   const int32_t group{static_cast<int32_t>(threadIdx.x) / kGroupThreads};
   const bool moves{only_moves(launch, s.arrived)};
   if (group == 0) {
@@ -126,9 +164,29 @@ __global__ __launch_bounds__(kThreads,
     }
   } else {
     ptx::take_registers<kConsumerRegisters>();
-    if (!moves) consumer_role(x, s, group - 1);
+    if (!moves) {
+      consumer_role(
+          x, s, group - 1,
+          [&](const Consumer& c, const Work& w, const StageCursor& begin, cuda::RoleClock* clock) {
+            if constexpr (kBackward) {
+              run_backward_task(x, s, c, w, begin, clock);
+            } else {
+              run_forward_task(x, s, c, w, begin, clock);
+            }
+          });
+    }
   }
   end_worker(x, s);
+}
+
+__global__ __launch_bounds__(kThreads,
+                             1) void forward_kernel(const __grid_constant__ cuda::Launch launch) {
+  run_worker<false>(launch);
+}
+
+__global__ __launch_bounds__(kThreads,
+                             1) void backward_kernel(const __grid_constant__ cuda::Launch launch) {
+  run_worker<true>(launch);
 }
 
 __global__ __launch_bounds__(cuda::kScheduleThreads) void schedule_kernel(
@@ -140,6 +198,9 @@ __global__ __launch_bounds__(cuda::kScheduleThreads) void schedule_kernel(
 }  // namespace
 
 const void* schedule_kernel_address() { return reinterpret_cast<const void*>(&schedule_kernel); }
-const void* forward_kernel_address() { return reinterpret_cast<const void*>(&forward_kernel); }
+const void* pass_kernel_address(bool backward) {
+  return backward ? reinterpret_cast<const void*>(&backward_kernel)
+                  : reinterpret_cast<const void*>(&forward_kernel);
+}
 
 }  // namespace monomoe::sm90

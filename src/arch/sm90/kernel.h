@@ -3,8 +3,8 @@
 
 namespace monomoe::sm90 {
 
-/// Argument: cuda::Launch. Block: kThreads. Dynamic shared memory: kSmemBytes.
-const void* forward_kernel_address();
+/// Forward or backward. Argument: cuda::Launch. Block: kThreads. Dynamic shared memory: kSmemBytes.
+const void* pass_kernel_address(bool backward);
 
 /// Argument: cuda::ScheduleLaunch.
 const void* schedule_kernel_address();

@@ -1,0 +1,257 @@
+// Epilogues of the rows' gradients, and of gate_up computed again.
+//
+// Pre-activations lie in fragment order (task/gate_up.h): the thread that needs a value is the one
+// that stored it, in forward or in the recomputation, so both sides access 16 bytes each, without
+// staging.
+#pragma once
+
+#include <cstdint>
+
+#include "arch/sm90/epilogue.cuh"
+
+namespace monomoe::sm90 {
+
+constexpr int32_t kPreactVectors{4};  // of 16 bytes a thread, for gate or up of a 64 x 64 block
+
+/// First vector of the pre-activations of a task's first 64 rows, of the thread.
+template <class P>
+__device__ inline uint4* preact_rows(const Context<P>& x, const Consumer& c, const Work& w) {
+  const cuda::Launch& l{x.launch};
+  const auto& p{x.plan};
+  int32_t inter{p.dims.inter};
+  int64_t row{w.out_row};
+  uint4* base{nullptr};
+  if (detail::is_shared(w.task.kind)) {
+    inter = p.dims.shared;
+    base = p.knobs.save_shared ? l.saved_region<uint4>(l.saved_layout.shared_preact)
+                               : l.region<uint4>(Region::kSharedPreact);
+  } else if (p.recomputed(w.task.row)) {
+    base = l.region<uint4>(Region::kPreactRing);
+  } else {
+    base = l.saved_region<uint4>(l.saved_layout.preact);
+    row = int64_t{w.task.row} * p.tile.rows;
+  }
+  return base + preact_elements(row, inter) / 8 + c.thread;
+}
+
+/// Offset from there to block `block` of 64 columns of 64 rows; gate first, up behind it.
+__device__ __forceinline__ int64_t preact_block(int32_t half, int32_t blocks, int32_t block) {
+  return (int64_t{half} * blocks + block) * 2 * kPreactVectors * kGroupThreads;
+}
+
+/// gate_up computed again: gate, up -> bf16, kept. 64 rows of the tile.
+template <class P>
+__device__ __forceinline__ void recompute_half(const Work& w, uint4* preact, int32_t inter,
+                                               const float (&d)[64], int32_t half) {
+  uint4* const to{preact + preact_block(half, ceil_div(inter, kPreactBlock), w.task.col)};
+#pragma unroll
+  for (int32_t i = 0; i < 2 * kPreactVectors; ++i) {
+    const float* v{d + 8 * i};
+    to[i * kGroupThreads] = make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]),
+                                       pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+  }
+}
+
+/// Where the results of dgrad_down go; the routed and the shared expert differ only here.
+struct DgradOut {
+  const uint4* preact;  // preact_rows
+  Bf16* grad;           // [rows, 2, inter], first row of the tile
+  Bf16* act;            // [rows, inter]
+  int32_t inter;
+};
+
+template <class P>
+__device__ inline DgradOut dgrad_out(const Context<P>& x, const Consumer& c, const Work& w) {
+  const cuda::Launch& l{x.launch};
+  const bool routed{w.task.kind == Kind::kDgradDown};
+  const int32_t inter{routed ? x.plan.dims.inter : x.plan.dims.shared};
+  return {preact_rows(x, c, w),
+          l.region<Bf16>(routed ? Region::kGradRing : Region::kSharedGrad) + w.out_row * 2 * inter,
+          l.region<Bf16>(routed ? Region::kActRing : Region::kSharedAct) + w.out_row * inter,
+          inter};
+}
+
+/// The weight of a row: the router's, sigma, or 1.
+template <class P>
+__device__ __forceinline__ float row_weight(const Context<P>& x, const Work& w, int32_t row) {
+  const cuda::Launch& l{x.launch};
+  if (row >= w.rows) return 0.0F;
+  const int64_t at{w.out_row + row};
+  if (w.task.kind == Kind::kDgradDown) return __ldcg(l.region<float>(Region::kWeightRing) + at);
+  if (!x.plan.dims.score) return 1.0F;
+  return cuda::sigmoid(l.saved_region<float>(l.saved_layout.score)[at]);
+}
+
+/// Where the partial router gradients of a row lie: one a column tile.
+template <class P>
+__device__ __forceinline__ float* partials_of(const Context<P>& x, const Work& w, int32_t row) {
+  const bool routed{!detail::is_shared(w.task.kind)};
+  const int64_t tiles{routed ? x.plan.inter_tiles() : x.plan.shared_inter_tiles()};
+  return x.launch.template region<float>(routed ? Region::kPartials : Region::kSharedPartials) +
+         (w.out_row + row) * tiles;
+}
+
+/// 16 bytes that are read once. In order with other memory accesses: loads that the compiler moves
+/// up would cost registers that are not there.
+__device__ __forceinline__ uint4 load_preact(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+
+/// What one value of dA' becomes (task/activation.h, with approximate sigmoid).
+struct DgradValue {
+  float act;  // not rounded
+  float dgate, dup;
+};
+__device__ __forceinline__ DgradValue dgrad_value(const FastClamp& clamp, float gate, float up,
+                                                  float scaled) {
+  const float g{clamp.gate(gate)};
+  const float u{clamp.up(up)};
+  const float s{fast_sigmoid(g)};
+  const float silu{g * s};
+  const float slope{s * (1.0F + g * (1.0F - s))};
+  return {silu * u, gate > clamp.limit ? 0.0F : scaled * (u * slope),
+          fabsf(up) > clamp.limit ? 0.0F : scaled * silu};
+}
+
+/// As store_rows of epilogue.cuh, of a warp's 16 rows x 32 columns: `part` 0 or 1 of the staging.
+__device__ __forceinline__ void stage_32(const Consumer& c, int32_t part, const uint32_t (&v)[8]) {
+#pragma unroll
+  for (int32_t nb = 0; nb < 4; nb += 2) {
+    const int32_t r{c.lane & 15};
+    const int32_t chunk{nb + (c.lane >> 4)};
+    const uint32_t at{
+        c.staging + static_cast<uint32_t>(part * 1024 + r * 64 + ((chunk ^ ((r >> 1) & 3)) << 4))};
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                 "r"(v[nb * 2]), "r"(v[nb * 2 + 1]), "r"(v[nb * 2 + 2]), "r"(v[nb * 2 + 3])
+                 : "memory");
+  }
+}
+
+/// Staged rows -> to + row * ld, in 16 bytes a lane; rows from `rows` on are zero.
+struct StagedRows {
+  int32_t row0, rows, padded;
+  int32_t col, cols;  // of the 32 columns
+
+  __device__ __forceinline__ void store(const Consumer& c, int32_t part, Bf16* to,
+                                        int32_t ld) const {
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) {
+      const int32_t r{i * 8 + (c.lane >> 2)};
+      const int32_t chunk{c.lane & 3};
+      uint4 q;
+      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w)
+                   : "r"(c.staging + static_cast<uint32_t>(part * 1024 + r * 64 +
+                                                           ((chunk ^ ((r >> 1) & 3)) << 4)))
+                   : "memory");
+      const int32_t row{row0 + r};
+      if (row >= padded || col + chunk * 8 >= cols) continue;
+      if (row >= rows) q = make_uint4(0, 0, 0, 0);
+      *reinterpret_cast<uint4*>(to + int64_t{row} * ld + col + chunk * 8) = q;
+    }
+  }
+};
+
+/// Pre-activations of a thread's 8 value pairs: 16 rows x 32 columns of its warp.
+struct Preact32 {
+  uint4 gate[2], up[2];
+
+  __device__ __forceinline__ void load(const uint4* block, int32_t part) {
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) {
+      gate[i] = load_preact(block + (2 * part + i) * kGroupThreads);
+      up[i] = load_preact(block + (kPreactVectors + 2 * part + i) * kGroupThreads);
+    }
+  }
+};
+
+/// dA' -> dgate, dup, w * a and the partial router gradients. 64 rows of the tile, 32 columns at a
+/// time: what 64 columns need does not fit into registers beside the sums.
+template <class P>
+__device__ __forceinline__ void dgrad_down_half(const Context<P>& x, const Consumer& c,
+                                                const Work& w, const DgradOut& o,
+                                                const float (&d)[64], int32_t half) {
+  const FastClamp clamp{x.launch.clamp.limit};
+  const int32_t blocks{ceil_div(o.inter, kPreactBlock)};
+  const int32_t own_row{half * 64 + c.warp * 16 + c.lane / 4};
+  const float weight[2]{row_weight(x, w, own_row), row_weight(x, w, own_row + 8)};
+  float partial[2]{};
+#pragma unroll
+  for (int32_t part = 0; part < 4; ++part) {
+    const int32_t block{w.task.col * 2 + part / 2};
+    if (block >= blocks) break;
+    Preact32 in;
+    in.load(o.preact + preact_block(half, blocks, block), part % 2);
+    uint32_t gate[8];
+    uint32_t up[8];
+    uint32_t act[8];
+#pragma unroll
+    for (int32_t i = 0; i < 8; ++i) {
+      const uint32_t g{reinterpret_cast<const uint32_t*>(in.gate)[i]};
+      const uint32_t u{reinterpret_cast<const uint32_t*>(in.up)[i]};
+      const float wt{weight[i % 2]};
+      const float da0{d[part * 16 + 2 * i]};
+      const float da1{d[part * 16 + 2 * i + 1]};
+      const DgradValue v0{dgrad_value(clamp, cuda::low_half(g), cuda::low_half(u), wt * da0)};
+      const DgradValue v1{dgrad_value(clamp, cuda::high_half(g), cuda::high_half(u), wt * da1)};
+      const uint32_t a{pack_bf16(v0.act, v1.act)};
+      partial[i % 2] = fmaf(da0, cuda::low_half(a), partial[i % 2]);
+      partial[i % 2] = fmaf(da1, cuda::high_half(a), partial[i % 2]);
+      gate[i] = pack_bf16(v0.dgate, v1.dgate);
+      up[i] = pack_bf16(v0.dup, v1.dup);
+      act[i] = pack_bf16(wt * cuda::low_half(a), wt * cuda::high_half(a));
+    }
+    const StagedRows rows{half * 64 + c.warp * 16, w.rows, w.padded, w.task.col * 128 + part * 32,
+                          o.inter};
+    __syncwarp();
+    stage_32(c, 0, gate);
+    stage_32(c, 1, up);
+    __syncwarp();
+    rows.store(c, 0, o.grad, 2 * o.inter);
+    rows.store(c, 1, o.grad + o.inter, 2 * o.inter);
+    __syncwarp();
+    stage_32(c, 0, act);
+    __syncwarp();
+    rows.store(c, 0, o.act, o.inter);
+  }
+#pragma unroll
+  for (int32_t h = 0; h < 2; ++h) {
+    float sum{partial[h]};
+    sum += __shfl_xor_sync(cuda::kFullWarp, sum, 1);
+    sum += __shfl_xor_sync(cuda::kFullWarp, sum, 2);
+    const int32_t row{own_row + h * 8};
+    if (c.lane % 4 == 0 && row < w.rows) partials_of(x, w, row)[w.task.col] = sum;
+  }
+}
+
+/// The router gradient of a row: its partials, column tiles ascending.
+__device__ inline float sum_partials(const float* partials, int32_t tiles) {
+  float sum{0.0F};
+  for (int32_t n{0}; n < tiles; ++n) sum += __ldcg(partials + n);
+  return sum;
+}
+
+/// The last column tile of dgrad_gate_up sends a row tile off: router gradients, then the arrivals,
+/// then the ring slot is free for another tile's partials.
+template <class P>
+__device__ inline void push_rows(const Context<P>& x, const Consumer& c, const Work& w) {
+  const auto& p{x.plan};
+  if (c.thread < w.rows) {
+    const RowSource src{p.tables.row_src[int64_t{w.task.row} * p.tile.rows + c.thread]};
+    x.launch.heaps[src.home].slot_scalars[src.slot] =
+        sum_partials(partials_of(x, w, c.thread), p.inter_tiles());
+  }
+  __syncwarp();
+  push_arrivals(x, c, w);
+  c.sync();
+  if (c.thread == 0) {
+    cuda::add_release(x, {Counter::kRowsPushed, p.dims.rank, w.task.row}, 1);
+  }
+}
+
+}  // namespace monomoe::sm90
