@@ -135,8 +135,7 @@ void check_wgrad(const Plan& p, const Maps& maps, const Task& t, const Work& w) 
   const int32_t row0{(gate_up ? t.row % tiles : t.row) * 128};
   const Map a{gate_up ? (shared ? Map::kSharedGrad : Map::kGrad)
                       : (shared ? Map::kDy : Map::kDyRing)};
-  const Map b{gate_up ? (shared ? Map::kX : Map::kXRing)
-                      : (shared ? Map::kSharedAct : Map::kAct)};
+  const Map b{gate_up ? (shared ? Map::kX : Map::kXRing) : (shared ? Map::kSharedAct : Map::kAct)};
   EXPECT_EQ(w.rows, std::min(128, (gate_up ? inter : p.dims.hidden) - row0));
   const std::vector<TokenRow> rows{token_rows(p, t)};
   const auto num_rows = static_cast<int32_t>(rows.size());
@@ -167,12 +166,11 @@ void check_dgrad(const Plan& p, const Maps& maps, const Task& t, const Work& w) 
   const bool down{t.kind == Kind::kDgradDown || t.kind == Kind::kSharedDgradDown};
   const int32_t depth{down ? p.dims.hidden : shared ? p.dims.shared : p.dims.inter};
   const int32_t row0{(shared ? t.row : p.ring_slot(t.row)) * 128};
-  const Map a{down ? (shared ? Map::kDy : Map::kDyRing)
-                   : (shared ? Map::kSharedGrad : Map::kGrad)};
+  const Map a{down ? (shared ? Map::kDy : Map::kDyRing) : (shared ? Map::kSharedGrad : Map::kGrad)};
   const int32_t padded_depth{round_up(depth, kBlockK)};
   ASSERT_EQ(r.depth(), (down ? 1 : 2) * padded_depth);
-  EXPECT_EQ(w.rows, shared ? std::min(128, p.dims.tokens - t.row * 128)
-                           : p.rows_of(t.expert, t.row));
+  EXPECT_EQ(w.rows,
+            shared ? std::min(128, p.dims.tokens - t.row * 128) : p.rows_of(t.expert, t.row));
   for (int32_t k{0}; k < r.depth(); ++k) {
     const int32_t second{k >= padded_depth ? 1 : 0};  // dup and up
     const int32_t at{k - second * padded_depth};
