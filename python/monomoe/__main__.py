@@ -1,4 +1,4 @@
-"""python -m monomoe demo | check | doctor | explain"""
+"""python -m monomoe demo | check | bench | doctor | explain"""
 
 import sys
 

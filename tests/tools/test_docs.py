@@ -84,7 +84,7 @@ def test_licence_is_apache():
     "page",
     ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
     + [f"docs/{n}.md" for n in ("architecture", "layout", "style", "numerics", "token_walk",
-                                "memory_model", "tests")],
+                                "memory_model", "tests", "bench")],
 )  # fmt: skip
 def test_pages_are_there(page):
     assert (ROOT / page).stat().st_size > 200

@@ -13,6 +13,7 @@ import sys
 COMMANDS = {
     "demo": "train a small language model, then prove that ranks don't change a bit",
     "check": "compare the layer on this machine with a float64 reference",
+    "bench": "measure the layer beside dense GEMMs and what else there is",
     "doctor": "say what this machine can run, what is missing, and how to get it",
     "explain": "say what the layer would do for a shape",
 }
