@@ -28,5 +28,5 @@ if [[ ${TESTS:-1} != 0 ]]; then
 fi
 status=0
 timeout --foreground 600 python3 -m monomoe bench "$@" || status=$?
-if [[ -n ${SAVE:-} ]]; then tar czf "$SAVE" -C "$cache" quack triton; fi
+if [[ -n ${SAVE:-} ]]; then tar czf "$SAVE" -C "$cache" quack triton inductor; fi
 exit "$status"
