@@ -38,6 +38,10 @@ class LocalHeaps {
   void set_epoch(uint32_t epoch);
   void fill(uint8_t byte);
   [[nodiscard]] HeapView view(int32_t rank);
+  /// What the regions of one rank lie in.
+  [[nodiscard]] const Arena& memory(int32_t rank) const {
+    return ranks_[static_cast<size_t>(rank)].data;
+  }
 
  private:
   struct Rank {

@@ -20,6 +20,7 @@ struct WorkspaceFacts {
   bool recomputes{false};  // some row tile's gate_up may be computed again
   int32_t spill_tiles{0};  // wgrad tiles if an expert may be chunked, else 0
   int32_t chain_tiles{0};  // shared wgrad tiles of a local group with R > 1, else 0
+  int64_t gap_bytes{0};    // kept free behind each region; only tests want some
 };
 
 struct Extent {
@@ -140,7 +141,7 @@ MONOMOE_HD constexpr Layout workspace_layout(const WorkspaceFacts& f) {
   for (int32_t i{0}; i < kNumRegions; ++i) {
     int64_t& end{i < kNumHeapRegions ? l.heap_bytes : l.local_bytes};
     l.at[i] = {end, region_bytes(f, static_cast<Region>(i))};
-    end += round_up(l.at[i].bytes, kRegionAlign);
+    end += round_up(l.at[i].bytes + f.gap_bytes, kRegionAlign);
   }
   return l;
 }

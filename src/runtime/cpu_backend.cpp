@@ -45,6 +45,7 @@ std::vector<cpu::RankLaunch> bind_memory(Group::Impl& g, const std::vector<RankP
     }
     r.chain = out[0].region<float>(Region::kChain);
   }
+  g.hooks.layouts = layouts;
   // Nothing can fail any more: the epoch and its half of the counters are used from here on.
   g.epoch = epoch;
   if (epoch % kFlagRefresh == 0) g.heaps.set_epoch(epoch - 1);

@@ -39,7 +39,9 @@ struct TestHooks {
   int32_t held_rank{-1};
   int64_t held_at{0};
   uint8_t fill{0};  // byte of new memory
+  int64_t gap_bytes{0};
   std::vector<int64_t> tasks_done;
+  std::vector<Layout> layouts;  // of the last call on the CPU
 };
 
 struct Group::Impl {

@@ -131,7 +131,8 @@ std::vector<RankPlan> make_plans(const Group::Impl& group, const Call& c,
                p.backward,
                p.knobs.save_tiles < tiles || !p.knobs.save_shared,
                p.backward && may_chunk(p, traits, capacity) ? p.wgrad_tiles() : 0,
-               p.chain_shared ? p.shared_wgrad_tiles() : 0};
+               p.chain_shared ? p.shared_wgrad_tiles() : 0,
+               group.hooks.gap_bytes};
     out.push_back(r);
   }
   return out;

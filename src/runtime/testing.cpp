@@ -24,6 +24,50 @@ void poison(Group& group, uint8_t byte) {
   for (auto& [index, device] : g.devices) device->poison(byte);
 }
 
+void set_gaps(Group& group, int64_t bytes) {
+  const std::lock_guard lock{group.impl().mutex};
+  group.impl().hooks.gap_bytes = bytes;
+}
+
+namespace {
+
+/// The first byte that is not `byte` between the regions [first, last) of `memory`, as text.
+std::string stray_byte(const Arena& memory, const Layout& l, int32_t first, int32_t last,
+                       uint8_t byte) {
+  for (int32_t i{first}; i < last; ++i) {
+    const int64_t begin{l.at[i].offset + l.at[i].bytes};
+    const int64_t end{i + 1 < last ? l.at[i + 1].offset : memory.bytes()};
+    for (int64_t at{begin}; at < end; ++at) {
+      if (static_cast<uint8_t>(memory.data()[at]) == byte) continue;
+      return std::to_string(at - begin) + " bytes behind " + name_of(static_cast<Region>(i));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string stray_write(Group& group, uint8_t byte) {
+  Group::Impl& g{group.impl()};
+  const std::lock_guard lock{g.mutex};
+  for (size_t r{0}; r < g.hooks.layouts.size(); ++r) {
+    const Layout& l{g.hooks.layouts[r]};
+    const auto rank = static_cast<int32_t>(r);
+    std::string found{stray_byte(g.heaps.memory(rank), l, 0, kNumHeapRegions, byte)};
+    if (found.empty()) found = stray_byte(g.local[r], l, kNumHeapRegions, kNumRegions, byte);
+    const CounterMemory& c{g.counters[r]};
+    for (int64_t half{0}; half < 2 && found.empty(); ++half) {
+      for (int64_t i{c.extent[half]}; i < c.capacity; ++i) {
+        if (c.words[static_cast<size_t>(half * c.capacity + i)] == 0) continue;
+        found = "counter word " + std::to_string(i) + " of " + std::to_string(c.extent[half]);
+        break;
+      }
+    }
+    if (!found.empty()) return "rank " + std::to_string(r) + ": " + found;
+  }
+  return {};
+}
+
 void set_epoch(Group& group, uint32_t epoch) {
   Group::Impl& g{group.impl()};
   const std::lock_guard lock{g.mutex};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "monomoe/group.h"
@@ -25,6 +26,13 @@ void set_tile(Group& group, int32_t rows, int32_t cols, int32_t tokens);
 /// Fills every data region of the group (workspace, rings, slots, staging; grown later too, at
 /// growth) with `byte`; counters, flags and epochs keep their values.
 void poison(Group& group, uint8_t byte);
+
+/// Keeps that many bytes free behind each memory region in later calls.
+void set_gaps(Group& group, int64_t bytes);
+
+/// After a CPU call: where something was written that belongs to no region and no counter of that
+/// call; empty: nowhere. Wants `poison` with `byte` before the call.
+std::string stray_write(Group& group, uint8_t byte);
 
 /// The epoch the next call uses; to start just below 2^32.
 void set_epoch(Group& group, uint32_t epoch);

@@ -197,3 +197,84 @@ def test_a_forked_child_sees_closed_groups_and_ends():
         "stop.set(); t.join(); run(); print('done')\n"
     )
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr
+
+
+# ----------------------------------------------------------------------------------- growth
+
+GROWTH = """
+import ctypes, gc, random, sys, threading
+import torch, monomoe
+from monomoe.testing import Case, make_inputs, poison
+
+torch.set_num_threads(1)
+
+class Info(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_size_t) for n in "arena ordblks smblks hblks hblkhd usmblks fsmblks "
+                "uordblks fordblks keepcost".split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Info
+
+def in_use():
+    for layer in layers:
+        layer.zero_grad()
+    gc.collect()
+    info = libc.mallinfo2()
+    return info.uordblks + info.hblkhd
+
+random.seed(5)
+torch.manual_seed(5)
+MOST = 150
+sizes = [(8 * random.randint(1, 12), 8 * random.randint(1, 12), random.randint(1, 9),
+          random.choice([0, 0, 16, 40])) for _ in range(12)]
+groups = [monomoe.Group(), monomoe.Group.local(3)]
+layers = [monomoe.MoELayer(h, i, e, min(e, 2), shared=s, group=groups[n % 2])
+          for n, (h, i, e, s) in enumerate(sizes)]
+for n, layer in enumerate(layers):
+    if n % 3 == 0:
+        for p in layer.parameters():
+            p.main_grad = torch.zeros(p.shape)
+
+def step(layer, tokens):
+    x = torch.randn(tokens, layer.hidden).bfloat16().requires_grad_()
+    logits = torch.randn(tokens, layer.experts, requires_grad=True)
+    weights, ids = logits.softmax(1).topk(layer.top_k)
+    ids = torch.where(torch.rand(ids.shape) < random.choice([0, 0.2, 1.0]), -1, ids)
+    for p in layer.parameters():
+        p.grad = None
+    y = layer(x, ids, weights)
+    if random.random() < 0.8:  # now and then a graph is dropped without its backward
+        y.float().square().sum().backward()
+    if random.random() < 0.05:
+        try:
+            layer(x.detach().float(), ids, weights)
+        except TypeError:
+            pass
+
+for layer in layers:
+    for _ in range(3):
+        step(layer, MOST)
+for _ in range(100):
+    step(random.choice(layers), random.randint(0, MOST))
+before, threads = in_use(), threading.active_count()
+for n in range(1000):
+    step(random.choice(layers), random.randint(0, MOST))
+print("grown by", in_use() - before, "bytes, and", threading.active_count() - threads, "threads")
+
+for _ in range(50):
+    group = monomoe.Group.local(3)
+    step(monomoe.MoELayer(64, 64, 4, 2, group=group), MOST)
+    if random.random() < 0.5:
+        group.close()
+del group
+print("groups left", in_use() - before, "bytes")
+"""
+
+
+def test_nothing_grows_in_a_thousand_steps_of_random_shapes():
+    done = run_script(GROWTH)
+    assert done.returncode == 0, done.stderr
+    grown = [int(word) for word in done.stdout.split() if word.lstrip("-").isdigit()]
+    steps, threads, groups = grown
+    # What torch keeps in its caches moves by some kilobytes.
+    assert steps < 100_000 and threads == 0 and groups < 200_000, done.stdout
