@@ -414,6 +414,11 @@ def never_start(group: Group, rank: int) -> None:
     native().testing_never_start(group.id, rank)
 
 
+def start_late(group: Group, rank: int, seconds: float) -> None:
+    """This rank starts that late in later calls (-1: none does). Executor "threads" only."""
+    native().testing_start_late(group.id, rank, seconds)
+
+
 def hold(group: Group, rank: int, task_idx: int) -> None:
     """Sequential executors: this rank stops before that task until nothing else can run."""
     native().testing_hold(group.id, rank, task_idx)

@@ -372,6 +372,13 @@ MONOMOE_EXPORT(testing_never_start) {
   return nullptr;
 }
 
+MONOMOE_EXPORT(testing_start_late) {
+  const auto group = in.group();
+  const auto rank = in.take<int64_t>();
+  testing::start_late(*group, rank, in.take<double>());
+  return nullptr;
+}
+
 MONOMOE_EXPORT(testing_hold) {
   const auto group = in.group();
   const auto rank = in.take<int64_t>();

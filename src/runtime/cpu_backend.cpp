@@ -102,7 +102,7 @@ class CpuBackend final : public Backend {
     const TestHooks& h{g.hooks};
     const cpu::RunResult result{
         cpu::run(ranks, {h.order, h.seed, plans[0].plan.knobs.workers, g.timeout_s, h.absent_rank,
-                         h.held_rank, h.held_at})};
+                         h.absent_s, h.held_rank, h.held_at})};
     g.hooks.tasks_done = result.tasks_done;
     return result.fault;
   }

@@ -36,6 +36,7 @@ struct TestHooks {
   cpu::Order order{cpu::Order::kThreads};
   uint64_t seed{0};
   int32_t absent_rank{-1};
+  double absent_s{1e9};
   int32_t held_rank{-1};
   int64_t held_at{0};
   uint8_t fill{0};  // byte of new memory

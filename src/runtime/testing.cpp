@@ -80,6 +80,13 @@ void set_epoch(Group& group, uint32_t epoch) {
 void never_start(Group& group, int64_t rank) {
   const std::lock_guard lock{group.impl().mutex};
   group.impl().hooks.absent_rank = static_cast<int32_t>(rank);
+  group.impl().hooks.absent_s = TestHooks{}.absent_s;
+}
+
+void start_late(Group& group, int64_t rank, double seconds) {
+  const std::lock_guard lock{group.impl().mutex};
+  group.impl().hooks.absent_rank = static_cast<int32_t>(rank);
+  group.impl().hooks.absent_s = seconds;
 }
 
 void hold(Group& group, int64_t rank, int64_t task_idx) {

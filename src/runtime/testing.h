@@ -40,6 +40,9 @@ void set_epoch(Group& group, uint32_t epoch);
 /// Rank `rank` never starts in later calls (-1: all start).
 void never_start(Group& group, int64_t rank);
 
+/// Threads: rank `rank` starts that late in later calls (-1: none does).
+void start_late(Group& group, int64_t rank, double seconds);
+
 /// Sequential executors: rank `rank` stops before its n-th task until nothing else can run
 /// (rank -1: nobody stops).
 void hold(Group& group, int64_t rank, int64_t task_idx);

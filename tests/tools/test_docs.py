@@ -58,6 +58,26 @@ def test_architecture_names_every_task_kind():
     assert [n for n in names if not re.search(rf"\b{n}\b", text)] == []
 
 
+def test_field_cases_are_where_their_page_says():
+    def numbers(text):
+        return set(re.findall(r"\bF\d{2,3}\b", text))
+
+    def named(folder, pattern):
+        text = "".join(p.read_text(encoding="utf-8") for p in sorted((ROOT / folder).rglob(pattern)))
+        return set(re.findall(r"(?:def test_|TEST\(FieldCases, )(F\d{2,3})_", text))
+
+    page = (ROOT / "docs" / "field_cases.md").read_text(encoding="utf-8")
+    here, elsewhere = page.split("## Tested elsewhere")
+    first = [row.split("|")[1] for row in table_rows("docs/field_cases.md")]
+    assert numbers(" ".join(first)) == numbers(page)
+    rows = [line for line in elsewhere.splitlines() if "tests/device" in line]
+    on_device = numbers(" ".join(line.split("|")[1] for line in rows))
+    listed = numbers(here.split("## Tested without")[1])
+    assert listed == named("tests/python", "*.py") | named("tests/runtime", "*.cpp")
+    assert on_device == named("tests/device", "*.py")
+    assert len(numbers(page)) == 83
+
+
 def test_readme_example_runs(tmp_path):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     program = tmp_path / "readme.py"

@@ -203,7 +203,7 @@ class Threads {
       const size_t r{(i + static_cast<size_t>(worker)) % ranks_.size()};
       for (int32_t line{0}; line < kNumLines; ++line) {
         Task task;
-        const bool absent{static_cast<int32_t>(r) == options_.absent_rank};
+        const bool absent{static_cast<int32_t>(r) == options_.absent_rank && is_early()};
         std::atomic<int32_t>& next{lines_[r].next[line]};
         int32_t ticket{next.load(std::memory_order_relaxed)};
         if (!cursors[r].seek(ranks_[r].plan, static_cast<Line>(line), ticket, &task)) continue;
@@ -221,6 +221,11 @@ class Threads {
       }
     }
     return ran;
+  }
+
+  /// Before an absent rank comes.
+  [[nodiscard]] bool is_early() const {
+    return std::chrono::duration<double>(Clock::now() - begin_).count() < options_.absent_s;
   }
 
   void report(int32_t worker, std::vector<Cursor>& cursors, double waited) {
@@ -248,6 +253,7 @@ class Threads {
 
   const std::vector<RankLaunch>& ranks_;
   const RunOptions& options_;
+  const Clock::time_point begin_{Clock::now()};
   std::vector<Lines> lines_;
   std::vector<std::atomic<int64_t>> done_;
   std::atomic<int64_t> progress_{0};

@@ -18,6 +18,7 @@ struct RunOptions {
   int32_t threads{1};
   double timeout_s{600};
   int32_t absent_rank{-1};  // never starts
+  double absent_s{1e9};     // threads: or starts so late
   int32_t held_rank{-1};    // stops before its task number held_at until nothing else can run
   int64_t held_at{0};
 };
