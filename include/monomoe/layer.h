@@ -101,6 +101,23 @@ void backward(Group& group, const BackwardArgs& args);
 /// Text: chosen tiles, workers, order, flops, bytes and memory regions of a shape.
 std::string explain(const Shape& shape, const Config& config = {});
 
+/// What `describe` looks at.
+struct PlanView {
+  bool backward{false};
+  int64_t rank{0};
+  int64_t tickets{20};         // of each line, from the first
+  bool score{false};           // the shared expert's output is gated
+  std::string backend{"cpu"};  // whose policy: "cpu" or "sm90"
+};
+
+/// JSON: one rank's plan of a call with these routes: knobs, rows of its experts, memory regions
+/// and counters with their sizes, tasks of each kind, and the first tickets of each line in their
+/// order, with what each waits for and raises. topk_ids [T, K] as for `schedule`, on the CPU; all
+/// weight gradients are wanted. Errors: as schedule, and kValue for a rank or backend that there is
+/// not.
+std::string describe(const Tensor& topk_ids, const Shape& shape, const Config& config,
+                     const PlanView& view);
+
 /// Names of the backends this build contains and this machine can run, best first.
 std::vector<std::string> backends();
 

@@ -13,6 +13,7 @@ checks only what the library can't see, such as an argument that is no tensor.
 from __future__ import annotations
 
 import functools
+import json
 import math
 import operator
 import os
@@ -516,6 +517,35 @@ def explain(shape: Shape, config: Config | None = None) -> str:
     config = Config() if config is None else config
     check_instance("config", config, Config, "pass monomoe.Config(...)")
     return native().explain(shape.pack(), config.pack())
+
+
+def describe(
+    topk_ids: Tensor,
+    shape: Shape,
+    config: Config | None = None,
+    *,
+    backward: bool = False,
+    rank: int = 0,
+    tickets: int = 20,
+    score: bool = False,
+    backend: str = "cpu",
+) -> dict:
+    """One rank's plan of a call with these routes: knobs, rows of its experts, memory regions and
+    counters, tasks of each kind, and the first `tickets` tickets of each line in their order, with
+    what each waits for and raises. topk_ids [T, K] as for `schedule`; score: the shared expert's
+    output is gated; backend: whose policy, "cpu" or "sm90".
+
+    Errors: as `schedule`; ValueError for a rank or backend that there is not.
+    """
+    check_tensor("topk_ids", topk_ids)
+    check_instance("shape", shape, Shape, "pass monomoe.Shape(...)")
+    config = Config() if config is None else config
+    check_instance("config", config, Config, "pass monomoe.Config(...)")
+    text = native().describe(
+        topk_ids.cpu(), shape.pack(), config.pack(), bool(backward), whole("rank", rank),
+        whole("tickets", tickets), bool(score), str(backend),
+    )  # fmt: skip
+    return json.loads(text)
 
 
 def backends() -> list[str]:

@@ -331,6 +331,20 @@ MONOMOE_EXPORT(explain) {
   return ffi::String{explain(shape, in.config())};
 }
 
+// (topk_ids, shape, config, backward, rank, tickets, score, backend) -> JSON
+MONOMOE_EXPORT(describe) {
+  const auto topk_ids = in.tensor();
+  const auto shape = read_shape(in.take<ffi::Shape>());
+  const Config config{in.config()};
+  PlanView view;
+  view.backward = in.take<bool>();
+  view.rank = in.take<int64_t>();
+  view.tickets = in.take<int64_t>();
+  view.score = in.take<bool>();
+  view.backend = std::string{in.take<ffi::String>()};
+  return ffi::String{describe(topk_ids, shape, config, view)};
+}
+
 MONOMOE_EXPORT(backends) {
   ffi::Array<ffi::String> names;
   for (const std::string& name : backends()) names.push_back(name);

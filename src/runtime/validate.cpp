@@ -474,6 +474,14 @@ void check_config(const Config& c) {
   check_option("save_rows", c.save_rows, 0, kMost, "rows that do not fit are computed again");
 }
 
+void check_view(const PlanView& view, int64_t ranks) {
+  constexpr int64_t kMostTickets{int64_t{1} << 20};
+  check_range("rank", view.rank, 0, ranks - 1, "ranks are counted from 0");
+  check_range("tickets", view.tickets, 0, kMostTickets, "pass how many of each line to list");
+  if (view.backend == "cpu" || view.backend == "sm90") return;
+  refuse_value("backend", "cpu or sm90", view.backend, "pass the one whose plan you want to see");
+}
+
 void check_tokens(int64_t tokens) { check_range("tokens", tokens, 0, kMaxRows, "split the batch"); }
 
 void check_shape(const Shape& s, int64_t ranks) {

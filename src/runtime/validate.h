@@ -30,6 +30,8 @@ void check_schedule(const Group::Impl& group, const Tensor& topk_ids, const Sche
 Call check_forward(const Group::Impl& group, const ForwardArgs& args);
 Call check_backward(const Group::Impl& group, const BackwardArgs& args);
 
+void check_view(const PlanView& view, int64_t ranks);
+
 /// The workspace of a call did not fit into memory.
 [[noreturn]] void refuse_memory(const std::vector<RankPlan>& plans);
 

@@ -11,8 +11,8 @@ import sys
 import pytest
 import torch
 
-from monomoe import Config, Grads, Group, MoELayer, Schedule, Shape, Weights, backward, explain
-from monomoe import forward, functional, schedule, testing
+from monomoe import Config, Grads, Group, MoELayer, Schedule, Shape, Weights, backward, describe
+from monomoe import explain, forward, functional, schedule, testing
 from monomoe.functional import launch_backward, launch_forward, native, new_saved
 from test_errors import BF16, Call, misaligned, zeros
 
@@ -252,6 +252,9 @@ PROVOCATIONS = [
     second_derivative,
     lambda: torch.save(MoELayer(16, 24, 4, 2), io.BytesIO()),
     lambda: explain(Shape(8, 16, 24, 4, 2, ranks=0)),
+    lambda: describe(ids(0, 1), Shape(8, 16, 24, 4, 2), rank=1),
+    lambda: describe(ids(0, 1), Shape(8, 16, 24, 4, 2), tickets=-1),
+    lambda: describe(ids(0, 1), Shape(8, 16, 24, 4, 2), backend="sm42"),
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "bench": "measure the layer beside dense GEMMs and what else there is",
     "doctor": "say what this machine can run, what is missing, and how to get it",
     "explain": "say what the layer would do for a shape",
+    "plan": "list a call's tasks, their order and waits, and its memory; or draw them",
 }
 
 
