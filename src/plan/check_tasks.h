@@ -98,7 +98,7 @@ class Expected {
   void expert(int32_t e) {
     const int32_t begin{p_.tables.tile_start[e]};
     const int32_t end{p_.tables.tile_start[e + 1]};
-    int32_t rows{expert_rows(p_.tables, p_.dims.ranks, e)};
+    int32_t rows{expert_rows(p_.tables, e)};
     for (int32_t n{begin}; n < end; ++n, rows -= p_.tile.rows) {
       tile(e, n, std::min(rows, p_.tile.rows));
     }

@@ -61,12 +61,12 @@ MONOMOE_HD Streams streams_of(const P& p) {
 template <class P>
 MONOMOE_HD Chunk first_chunk(const P& p) {
   Chunk c{0, 0, 0};
-  if (p.dims.local_experts() > 0) c.end = min_of(p.tables.tile_start[1], p.knobs.piece_tiles);
+  if (p.tables.num_experts > 0) c.end = min_of(p.tables.tile_start[1], p.knobs.piece_tiles);
   return c;
 }
 template <class P>
 MONOMOE_HD bool is_end(const P& p, const Chunk& c) {
-  return c.expert >= p.dims.local_experts();
+  return c.expert >= p.tables.num_experts;
 }
 template <class P>
 MONOMOE_HD Chunk next_chunk(const P& p, const Chunk& c) {
@@ -75,7 +75,7 @@ MONOMOE_HD Chunk next_chunk(const P& p, const Chunk& c) {
     return {c.expert, c.end, end};
   }
   const int32_t e{c.expert + 1};
-  if (e >= p.dims.local_experts()) return {e, c.end, c.end};
+  if (e >= p.tables.num_experts) return {e, c.end, c.end};
   return {e, c.end, min_of(p.tables.tile_start[e + 1], c.end + p.knobs.piece_tiles)};
 }
 
@@ -85,66 +85,51 @@ MONOMOE_HD int32_t tickets_of(const P& p, const Stream& s, const Chunk& c) {
   return s.per_tile * max_of(0, c.end - max_of(c.begin, s.from_tile));
 }
 
+/// Starts with the tiles whose rows come from home rank + 1, so that owners don't all pull from one
+/// home at once: how far the row tiles of a chunk are rotated.
 template <class P>
-MONOMOE_HD int32_t key_of(const P& p, const Stream& s, bool is_first, const Chunk& c) {
-  if (is_first) return c.begin;
-  const int32_t num_tiles{p.tables.num_tiles()};
-  // Up to the end of the chunk in which the lag ends (sums in 64 bits: a lag may be as large as the
-  // number of workers), but not beyond the last border that the ring allows.
-  const int64_t lag_end{int64_t{c.end} + s.lag_tiles};
-  const int64_t ring_end{int64_t{c.begin} + p.knobs.ring_tiles};
-  int32_t key{num_tiles};
-  if (s.lag_tiles == 0) {
-    key = c.end;
-  } else if (lag_end < num_tiles) {
-    key = chunk_of_tile(p, static_cast<int32_t>(lag_end) - 1).end;
-  }
-  if (ring_end < key) key = chunk_of_tile(p, static_cast<int32_t>(ring_end)).begin;
-  return max_of(c.end, key);
+MONOMOE_HD int32_t rotation(const P& p, const Chunk& c) {
+  const Dims& d{p.dims};
+  if (d.rank + 1 >= d.ranks) return 0;
+  const int32_t row{p.tables.home_start[c.expert * (d.ranks + 1) + d.rank + 1]};
+  const int32_t n{p.tables.tile_start[c.expert] + row / p.tile.rows};
+  return n > c.begin && n < c.end ? n - c.begin : 0;
 }
 
-/// Starts with the tiles whose rows come from home rank + 1, so that owners don't all pull from one
-/// home at once: position `i` of chunk `c` -> row tile.
-template <class P>
-MONOMOE_HD int32_t rotated_tile(const P& p, const Chunk& c, int32_t i) {
-  const Dims& d{p.dims};
-  int32_t shift{0};
-  if (d.rank + 1 < d.ranks) {
-    const int32_t row{p.tables.home_start[c.expert * (d.ranks + 1) + d.rank + 1]};
-    const int32_t n{p.tables.tile_start[c.expert] + row / p.tile.rows};
-    if (n > c.begin && n < c.end) shift = n - c.begin;
-  }
+/// Position `i` of a chunk's rotated row tiles -> row tile.
+MONOMOE_HD constexpr int32_t rotated_tile(const Chunk& c, int32_t shift, int32_t i) {
   const int32_t size{c.end - c.begin};
   const int32_t at{i + shift};
   return c.begin + (at < size ? at : at - size);
 }
 
-/// Task `idx` of a segment.
-template <class P>
-MONOMOE_HD Task segment_task(const P& p, const Stream& s, const Chunk& c, int32_t pass,
-                             int32_t idx) {
-  Task t{};
-  t.kind = s.kind;
-  t.expert = c.expert;
-  t.chunk = c;
-  if (s.per_chunk > 0) {
-    const bool gate_up{s.kind == Kind::kWgradGateUp};
-    const TilePos at{raster(idx, gate_up ? p.wgrad_gate_up_rows() : p.wgrad_down_rows(),
-                            gate_up ? p.hidden_tiles() : p.inter_tiles())};
-    t.row = at.m;
-    t.col = at.n;
-    t.pass = pass;
-    t.first = c.begin == p.tables.tile_start[c.expert];
-    t.last = c.end == p.tables.tile_start[c.expert + 1];
-    return t;
+/// A run of tickets of the main line: one kind over a chunk, or over the tokens of the shared
+/// expert.
+struct Segment {
+  Kind kind{Kind::kGateUp};
+  int32_t begin{0};  // tickets
+  int32_t count{0};
+  Raster raster{};
+  Chunk chunk{};  // routed kinds
+  Chunk rows{};   // row tiles that the raster walks, rotated by `shift`
+  int32_t shift{0};
+  int32_t pass{-1};  // wgrads: as in Task
+  bool first{true};
+  bool last{true};
+
+  /// Field by field: kernels decode into shared memory.
+  MONOMOE_HD void decode(int32_t ticket, Task* out) const {
+    const TilePos at{raster.at(ticket - begin)};
+    out->kind = kind;
+    out->expert = chunk.expert;
+    out->row = rows.begin < rows.end ? rotated_tile(rows, shift, at.m) : at.m;
+    out->col = at.n;
+    out->chunk = chunk;
+    out->pass = pass;
+    out->first = first;
+    out->last = last;
   }
-  Chunk part{c};
-  part.begin = max_of(c.begin, s.from_tile);
-  const TilePos at{raster(idx, part.end - part.begin, s.per_tile)};
-  t.row = rotated_tile(p, part, at.m);
-  t.col = at.n;
-  return t;
-}
+};
 
 /// A block of tickets in front of or behind the routed segments.
 struct SharedSegment {
@@ -200,8 +185,155 @@ MONOMOE_HD SharedSegments shared_tail(const P& p) {
   return s;
 }
 
-/// Decodes main-line tickets in rising order; `seek` costs the segments passed since the last call.
-/// decode_main(plan, ticket) is the pure function; a cursor is its memory.
+/// The first border of chunks at or behind a rising row tile, and the last one at or before it.
+/// Row tiles must not fall from call to call.
+class BorderCursor {
+ public:
+  BorderCursor() = default;
+  template <class P>
+  MONOMOE_HD explicit BorderCursor(const P& p) : chunk_{first_chunk(p)} {}
+
+  template <class P>
+  MONOMOE_HD int32_t at_or_behind(const P& p, int64_t tile) {
+    while (chunk_.end < tile && !is_end(p, chunk_)) chunk_ = next_chunk(p, chunk_);
+    return chunk_.end;
+  }
+  template <class P>
+  MONOMOE_HD int32_t at_or_before(const P& p, int64_t tile) {
+    while (chunk_.end <= tile && !is_end(p, chunk_)) chunk_ = next_chunk(p, chunk_);
+    return chunk_.begin;
+  }
+
+ private:
+  Chunk chunk_{};
+};
+
+/// The segments of the main line in order. A step costs a few comparisons: everything moves
+/// forward only.
+class SegmentCursor {
+ public:
+  SegmentCursor() = default;
+
+  /// To the first segment. (Not a constructor: kernels keep the cursor in shared memory.)
+  template <class P>
+  MONOMOE_HD void start(const P& p) {
+    streams_ = streams_of(p);
+    part_ = Part::kHead;
+    shared_ = shared_head(p);
+    at_shared_ = 0;
+    begin_ = 0;
+    for (int32_t s{0}; s < streams_.count; ++s) {
+      Lane& l{lanes_[s]};
+      l = {first_chunk(p), 0, 0, BorderCursor{p}, BorderCursor{p}};
+      set_key(p, s);
+    }
+  }
+
+  /// The next segment with tickets. False: there is none.
+  template <class P>
+  MONOMOE_HD bool next(const P& p, Segment* out) {
+    for (;;) {
+      *out = Segment{};
+      out->begin = begin_;
+      switch (part_) {
+        case Part::kHead:
+        case Part::kTail:
+          if (at_shared_ < shared_.count) {
+            const SharedSegment& s{shared_.at[at_shared_++]};
+            out->kind = s.kind;
+            out->count = s.m_tiles * s.n_tiles;
+            out->raster = make_raster(s.m_tiles, s.n_tiles);
+          } else {
+            part_ = part_ == Part::kHead ? Part::kRouted : Part::kEnd;
+          }
+          break;
+        case Part::kRouted:
+          if (!next_routed(p, out)) {
+            part_ = Part::kTail;
+            shared_ = shared_tail(p);
+            at_shared_ = 0;
+          }
+          break;
+        case Part::kEnd:
+          return false;
+      }
+      if (out->count > 0) break;
+    }
+    begin_ += out->count;
+    return true;
+  }
+
+ private:
+  enum class Part : uint8_t { kHead, kRouted, kTail, kEnd };
+
+  struct Lane {
+    Chunk chunk{};
+    int32_t key{0};
+    int32_t passes{0};  // chunks of chunked experts so far
+    BorderCursor lag;
+    BorderCursor ring;
+  };
+
+  template <class P>
+  MONOMOE_HD void set_key(const P& p, int32_t s) {
+    Lane& l{lanes_[s]};
+    const Chunk& c{l.chunk};
+    l.key = c.begin;
+    if (s == 0 || is_end(p, c)) return;
+    // Up to the end of the chunk in which the lag ends (sums in 64 bits: a lag may be as large as
+    // the number of workers), but not beyond the last border that the ring allows.
+    int32_t key{c.end};
+    const int32_t lag{streams_.at[s].lag_tiles};
+    if (lag > 0) key = l.lag.at_or_behind(p, int64_t{c.end} + lag);
+    const int64_t ring_end{int64_t{c.begin} + p.knobs.ring_tiles};
+    if (ring_end < key) key = l.ring.at_or_before(p, ring_end);
+    l.key = max_of(c.end, key);
+  }
+
+  template <class P>
+  MONOMOE_HD bool next_routed(const P& p, Segment* out) {
+    int32_t best{-1};
+    for (int32_t s{1}; s <= streams_.count; ++s) {  // the first stream comes last among equals
+      const int32_t lane{s % streams_.count};
+      if (is_end(p, lanes_[lane].chunk)) continue;
+      if (best < 0 || lanes_[lane].key < lanes_[best].key) best = lane;
+    }
+    if (best < 0) return false;
+    const Stream& s{streams_.at[best]};
+    Lane& l{lanes_[best]};
+    const Chunk& c{l.chunk};
+    out->kind = s.kind;
+    out->count = tickets_of(p, s, c);
+    out->chunk = c;
+    const bool chunked{c.begin < c.end && is_chunked(p, c)};
+    if (s.per_chunk > 0) {
+      const bool gate_up{s.kind == Kind::kWgradGateUp};
+      out->raster = make_raster(gate_up ? p.wgrad_gate_up_rows() : p.wgrad_down_rows(),
+                                gate_up ? p.hidden_tiles() : p.inter_tiles());
+      out->pass = chunked ? l.passes : -1;
+      out->first = c.begin == p.tables.tile_start[c.expert];
+      out->last = c.end == p.tables.tile_start[c.expert + 1];
+    } else if (out->count > 0) {
+      out->rows = {c.expert, max_of(c.begin, s.from_tile), c.end};
+      out->shift = rotation(p, out->rows);
+      out->raster = make_raster(c.end - out->rows.begin, s.per_tile);
+    }
+    if (chunked) ++l.passes;
+    l.chunk = next_chunk(p, c);
+    set_key(p, best);
+    return true;
+  }
+
+  Streams streams_{};
+  SharedSegments shared_{};
+  Lane lanes_[kMaxStreams];
+  Part part_{Part::kHead};
+  int32_t at_shared_{0};
+  int32_t begin_{0};
+};
+
+/// Decodes main-line tickets in rising order. decode_main(plan, ticket) is the pure function; a
+/// cursor is its memory. `look_ahead` does in idle time what `seek` would do later.
 class MainCursor {
  public:
   MainCursor() = default;
@@ -210,113 +342,55 @@ class MainCursor {
     start(p);
   }
 
-  /// To the first ticket. (Not only a constructor: kernels keep the cursor in shared memory.)
   template <class P>
   MONOMOE_HD void start(const P& p) {
-    streams_ = streams_of(p);
-    head_ = shared_head(p);
-    tail_ = shared_tail(p);
-    part_ = Part::kHead;
-    done_ = false;
-    segment_ = -1;
-    begin_ = count_ = 0;
-    for (int32_t s{0}; s < streams_.count; ++s) {
-      Lane& l{lanes_[s]};
-      l = {first_chunk(p), 0, 0};
-      if (!is_end(p, l.chunk)) l.key = key_of(p, streams_.at[s], s == 0, l.chunk);
-    }
-    advance(p);
+    walk_.start(p);
+    first_ = 0;
+    size_ = 0;
+    ended_ = false;
   }
 
   /// False: the line has ended before `ticket`. Tickets must not fall from call to call.
   template <class P>
   MONOMOE_HD bool seek(const P& p, int32_t ticket, Task* out) {
-    while (!done_ && ticket >= begin_ + count_) {
-      begin_ += count_;
-      advance(p);
+    while (!knows(ticket)) {
+      if (is_behind_end()) return false;
+      look_ahead(p);
     }
-    if (done_) return false;
-    const int32_t idx{ticket - begin_};
-    if (part_ == Part::kRouted) {
-      *out = segment_task(p, streams_.at[stream_], chunk_, pass_, idx);
-    } else {
-      const SharedSegment& s{(part_ == Part::kHead ? head_ : tail_).at[segment_]};
-      const TilePos at{raster(idx, s.m_tiles, s.n_tiles)};
-      *out = Task{};
-      out->kind = s.kind;
-      out->row = at.m;
-      out->col = at.n;
-    }
+    decode(ticket, out);
     return true;
   }
 
+  /// Is the segment of `ticket` known? (Those before it are forgotten.)
+  MONOMOE_HD bool knows(int32_t ticket) {
+    for (; size_ > 0; --size_) {
+      if (ticket < ahead_[first_].begin + ahead_[first_].count) return true;
+      first_ = (first_ + 1) % kAhead;
+    }
+    return false;
+  }
+  /// Of a ticket that is known.
+  MONOMOE_HD void decode(int32_t ticket, Task* out) const { ahead_[first_].decode(ticket, out); }
+
+  /// Finds one more segment, if there is one and a place for it.
+  template <class P>
+  MONOMOE_HD void look_ahead(const P& p) {
+    if (ended_ || size_ == kAhead) return;
+    ended_ = !walk_.next(p, &ahead_[(first_ + size_) % kAhead]);
+    if (!ended_) ++size_;
+  }
+
+  /// After knows(ticket) was false: there is no such ticket.
+  [[nodiscard]] MONOMOE_HD bool is_behind_end() const { return ended_ && size_ == 0; }
+
  private:
-  enum class Part : uint8_t { kHead, kRouted, kTail };
+  static constexpr int32_t kAhead{4};
 
-  struct Lane {
-    Chunk chunk{};
-    int32_t key{0};
-    int32_t passes{0};  // chunks of chunked experts so far
-  };
-
-  /// Moves to the next segment with tickets.
-  template <class P>
-  MONOMOE_HD void advance(const P& p) {
-    for (;;) {
-      if (part_ == Part::kHead) {
-        if (++segment_ < head_.count) {
-          count_ = head_.at[segment_].m_tiles * head_.at[segment_].n_tiles;
-          return;
-        }
-        part_ = Part::kRouted;
-      }
-      if (part_ == Part::kRouted) {
-        if (next_routed(p)) return;
-        part_ = Part::kTail;
-        segment_ = -1;
-      }
-      if (++segment_ < tail_.count) {
-        count_ = tail_.at[segment_].m_tiles * tail_.at[segment_].n_tiles;
-        return;
-      }
-      done_ = true;
-      return;
-    }
-  }
-
-  template <class P>
-  MONOMOE_HD bool next_routed(const P& p) {
-    for (;;) {
-      int32_t best{-1};
-      for (int32_t s{1}; s <= streams_.count; ++s) {  // the first stream comes last among equals
-        const int32_t lane{s % streams_.count};
-        if (is_end(p, lanes_[lane].chunk)) continue;
-        if (best < 0 || lanes_[lane].key < lanes_[best].key) best = lane;
-      }
-      if (best < 0) return false;
-      Lane& l{lanes_[best]};
-      stream_ = best;
-      chunk_ = l.chunk;
-      count_ = tickets_of(p, streams_.at[best], chunk_);
-      pass_ = chunk_.begin < chunk_.end && is_chunked(p, chunk_) ? l.passes++ : -1;
-      l.chunk = next_chunk(p, l.chunk);
-      if (!is_end(p, l.chunk)) l.key = key_of(p, streams_.at[best], best == 0, l.chunk);
-      if (count_ > 0) return true;
-    }
-  }
-
-  Streams streams_{};
-  SharedSegments head_{};
-  SharedSegments tail_{};
-  Lane lanes_[kMaxStreams];
-  Part part_{Part::kHead};
-  bool done_{false};
-  int32_t segment_{-1};
-  int32_t stream_{0};
-  Chunk chunk_{};
-  int32_t pass_{-1};
-  int32_t begin_{0};
-  int32_t count_{0};
+  SegmentCursor walk_;
+  Segment ahead_[kAhead];
+  int32_t first_{0};
+  int32_t size_{0};
+  bool ended_{false};
 };
 
 /// The movers' line: all stage tasks, then dispatch in the order the first stream needs rows.
@@ -350,7 +424,7 @@ class MoveCursor {
     int32_t i{idx / full};
     if (last_parts_ < full) {
       int32_t last_at{0};  // position of the chunk's last tile in the rotated order
-      while (rotated_tile(p, chunk_, last_at) != chunk_.end - 1) ++last_at;
+      while (rotated_tile(chunk_, shift_, last_at) != chunk_.end - 1) ++last_at;
       if (idx >= last_at * full + last_parts_) {
         idx -= last_at * full + last_parts_;
         i = last_at + 1 + idx / full;
@@ -364,7 +438,7 @@ class MoveCursor {
     out->kind = Kind::kDispatch;
     out->expert = chunk_.expert;
     out->chunk = chunk_;
-    out->row = rotated_tile(p, chunk_, min_of(i, size - 1));
+    out->row = rotated_tile(chunk_, shift_, min_of(i, size - 1));
     out->col = idx;
     return true;
   }
@@ -374,6 +448,7 @@ class MoveCursor {
   MONOMOE_HD void count_chunk(const P& p) {
     count_ = 0;
     if (is_end(p, chunk_) || chunk_.begin == chunk_.end) return;
+    shift_ = rotation(p, chunk_);
     last_parts_ = p.moves_of(p.rows_of(chunk_.expert, chunk_.end - 1));
     count_ =
         (chunk_.end - chunk_.begin - 1) * ceil_div(p.tile.rows, p.tile.move_rows) + last_parts_;
@@ -384,6 +459,7 @@ class MoveCursor {
   int32_t begin_;
   int32_t count_{0};
   int32_t last_parts_{0};
+  int32_t shift_{0};
 };
 
 /// The combine line: token blocks in order.

@@ -98,7 +98,7 @@ struct BasicPlan {
     return ceil_div(padded_rows(rows, tile), tile.move_rows);
   }
   MONOMOE_HD int32_t rows_of(int32_t expert, int32_t n) const {
-    return rows_in_tile(tables, tile, dims.ranks, expert, n);
+    return rows_in_tile(tables, tile, expert, n);
   }
 };
 using Plan = BasicPlan<TileShape, bool>;
@@ -128,7 +128,7 @@ struct Chunk {
 /// The chunk that holds row tile `n` (n < num_tiles).
 template <class P>
 MONOMOE_HD Chunk chunk_of_tile(const P& p, int32_t n) {
-  const int32_t e{expert_of_tile(p.tables, p.dims.local_experts(), n)};
+  const int32_t e{expert_of_tile(p.tables, p.tables.num_experts, n)};
   const int32_t first{p.tables.tile_start[e]};
   const int32_t begin{first + (n - first) / p.knobs.piece_tiles * p.knobs.piece_tiles};
   return {e, begin, min_of(p.tables.tile_start[e + 1], begin + p.knobs.piece_tiles)};

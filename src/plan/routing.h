@@ -80,6 +80,9 @@ MONOMOE_HD constexpr TableLayout table_layout(const Dims& d, const Tile& t, int6
 struct Tables {
   const TableHeader* header{nullptr};
   const int32_t* home_start{nullptr};
+  const int32_t* rows{nullptr};  // of local expert e at [e * rows_step]
+  int32_t rows_step{0};
+  int32_t num_experts{0};  // local ones; Dims finds them by division
   const int32_t* tile_start{nullptr};
   const int32_t* routes{nullptr};
   const int32_t* ids{nullptr};
@@ -88,9 +91,12 @@ struct Tables {
   MONOMOE_HD int32_t num_tiles() const { return header->num_tiles; }
 };
 
-MONOMOE_HD inline Tables view_tables(const int32_t* words, const TableLayout& l) {
+MONOMOE_HD inline Tables view_tables(const int32_t* words, const TableLayout& l, const Dims& d) {
   return {reinterpret_cast<const TableHeader*>(words),
           words + l.home_start,
+          words + l.home_start + d.ranks,
+          d.ranks + 1,
+          d.local_experts(),
           words + l.tile_start,
           words + l.routes,
           words + l.ids,
@@ -98,9 +104,7 @@ MONOMOE_HD inline Tables view_tables(const int32_t* words, const TableLayout& l)
 }
 
 /// Rows of local expert `e`.
-MONOMOE_HD inline int32_t expert_rows(const Tables& t, int32_t ranks, int32_t e) {
-  return t.home_start[e * (ranks + 1) + ranks];
-}
+MONOMOE_HD inline int32_t expert_rows(const Tables& t, int32_t e) { return t.rows[e * t.rows_step]; }
 
 /// Local expert that row tile `n` belongs to: the last e with tile_start[e] <= n that has rows.
 MONOMOE_HD inline int32_t expert_of_tile(const Tables& t, int32_t num_local, int32_t n) {
@@ -119,9 +123,9 @@ MONOMOE_HD inline int32_t expert_of_tile(const Tables& t, int32_t num_local, int
 
 /// Real rows of row tile `n` of local expert `e`: 1 .. tile rows.
 template <class Tile>
-MONOMOE_HD constexpr int32_t rows_in_tile(const Tables& t, const Tile& s, int32_t ranks, int32_t e,
+MONOMOE_HD constexpr int32_t rows_in_tile(const Tables& t, const Tile& s, int32_t e,
                                           int32_t n) {
-  return min_of(s.rows, expert_rows(t, ranks, e) - (n - t.tile_start[e]) * s.rows);
+  return min_of(s.rows, expert_rows(t, e) - (n - t.tile_start[e]) * s.rows);
 }
 
 /// Rows of a tile that are written: the real ones and the zero rows up to the alignment.

@@ -59,7 +59,7 @@ std::vector<RankTables> rank_tables(const Group::Impl& group, const Schedule& s)
     const int64_t own{s.tokens_per_rank[static_cast<size_t>(r)]};
     const Dims d{dims_of(group.ranks, r, own, s.experts, s.top_k)};
     const TableLayout l{table_layout(d, group.tile, tokens)};
-    out.push_back({d, view_tables(words, l), words, first});
+    out.push_back({d, view_tables(words, l, d), words, first});
     words += l.words;
     first += own;
   }

@@ -28,7 +28,7 @@ struct Group {
     for (int32_t rank{0}; rank < routing.ranks(); ++rank) {
       const Dims d{dims_of(routing, rank)};
       tables.push_back(view_tables(words[static_cast<size_t>(rank)].data(),
-                                   table_layout(d, tile, routing.group_tokens())));
+                                   table_layout(d, tile, routing.group_tokens()), d));
     }
   }
 
@@ -41,7 +41,7 @@ struct Group {
       for (int32_t n{0}; n < t.num_tiles(); ++n) {
         const int32_t e{expert_of_tile(t, d.local_experts(), n)};
         const int32_t begin{n * tile.rows};
-        for (int32_t row{begin}; row < begin + rows_in_tile(t, tile, d.ranks, e, n); ++row) {
+        for (int32_t row{begin}; row < begin + rows_in_tile(t, tile, e, n); ++row) {
           const RowSource src{t.row_src[row]};
           const int32_t first{
               std::accumulate(routing.tokens.begin(), routing.tokens.begin() + src.home, 0)};
@@ -95,7 +95,7 @@ TEST(RoutingTiles, BelongToTheExpertThatHasRows) {
   for (int32_t n{0}; n < 5; ++n) {
     const auto i = static_cast<size_t>(n);
     EXPECT_EQ(expert_of_tile(t, 7, n), expert[i]) << "tile " << n;
-    EXPECT_EQ(rows_in_tile(t, g.tile, 1, expert[i], n), rows[i]) << "tile " << n;
+    EXPECT_EQ(rows_in_tile(t, g.tile, expert[i], n), rows[i]) << "tile " << n;
   }
 }
 

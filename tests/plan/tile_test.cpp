@@ -16,7 +16,7 @@ TEST(TileRaster, VisitsEveryTileOnce) {
     for (int32_t n{1}; n <= 20; ++n) {
       std::set<std::pair<int32_t, int32_t>> seen;
       for (int32_t i{0}; i < m * n; ++i) {
-        const TilePos at{raster(i, m, n)};
+        const TilePos at{make_raster(m, n).at(i)};
         ASSERT_TRUE(at.m >= 0 && at.m < m && at.n >= 0 && at.n < n)
             << i << " of " << m << " x " << n << ": " << at.m << ", " << at.n;
         seen.insert({at.m, at.n});
@@ -33,7 +33,7 @@ TEST(TileRaster, WalksBlocksOfEightByEight) {
     std::set<int32_t> rows;
     std::set<int32_t> cols;
     for (int32_t i{0}; i < 64; ++i) {
-      const TilePos at{raster(block * 64 + i, kTiles, kTiles)};
+      const TilePos at{make_raster(kTiles, kTiles).at(block * 64 + i)};
       rows.insert(at.m);
       cols.insert(at.n);
     }
@@ -48,10 +48,10 @@ TEST(TileRaster, BandsHaveAboutEightRowTilesAndDifferByAtMostOne) {
   for (int32_t m{1}; m <= 100; ++m) {
     std::vector<int32_t> heights;
     for (int32_t i{0}; i < m * kCols; i += kCols * heights.back()) {
-      const int32_t first{raster(i, m, kCols).m};
+      const int32_t first{make_raster(m, kCols).at(i).m};
       int32_t height{1};  // a band walks its first column before the second
-      while (i + height < m * kCols && raster(i + height, m, kCols).n == 0) ++height;
-      EXPECT_EQ(raster(i + height - 1, m, kCols).m, first + height - 1) << m;
+      while (i + height < m * kCols && make_raster(m, kCols).at(i + height).n == 0) ++height;
+      EXPECT_EQ(make_raster(m, kCols).at(i + height - 1).m, first + height - 1) << m;
       heights.push_back(height);
     }
     const auto [low, high] = std::minmax_element(heights.begin(), heights.end());

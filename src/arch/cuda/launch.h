@@ -78,6 +78,7 @@ enum class RoleTime : uint8_t {
   kSchedulerDecode,  // ticket and decoding
   kSchedulerWait,    // counters
   kSchedulerQueue,   // a free queue entry
+  kSchedulerLoader,  // the loader
   kConsumerQueue,    // an entry
   kConsumerTurn,
   kConsumerLoop,  // main loop
@@ -87,6 +88,15 @@ enum class RoleTime : uint8_t {
   kMoverCopy,
 };
 constexpr int32_t kNumRoleTimes{static_cast<int32_t>(RoleTime::kMoverCopy) + 1};
+
+/// A mover's slots in shared memory.
+struct MoveSlots {
+  static constexpr int32_t kSlots{6};
+  static constexpr int32_t kLoads{4};  // in flight; the other slots are being stored
+  uint64_t full[kSlots];
+  void* to[kSlots];  // where the piece in a slot goes
+  int32_t bytes[kSlots];
+};
 
 struct Launch : Operands {
   Plan plan;  // of the default tile; its epoch is read from `state`
@@ -105,6 +115,7 @@ struct Launch : Operands {
   FaultRecord* fault;
   uint64_t timeout_ns;
   int32_t comm_workers;
+  int32_t tune[8];
   uint64_t* clocks;  // [kNumRoleTimes]
 
   template <class T>

@@ -4,39 +4,68 @@
 // Reads    row_src; x, dy, router weights where the homes offer them
 // Writes   staging, arrival counters (zero), stage flags; rings or saved x
 // Signals  kStageFlag, kRowsReady
-// Timeline ticket -> lanes wait side by side -> copy 4 x 16 bytes a lane in flight -> release
+// Timeline ticket -> lanes wait side by side -> rows go through shared memory by bulk copies, four
+//          pieces coming and two leaving -> all stores complete -> release
 #pragma once
 
 #include <cstdint>
 
+#include "arch/cuda/ptx/tma.cuh"
 #include "arch/cuda/role_clock.cuh"
 #include "arch/cuda/signal.cuh"
 #include "plan/order.h"
 
 namespace monomoe::cuda {
 
-constexpr uint32_t kFullWarp{0xFFFFFFFFU};
-constexpr int32_t kLanes{32};
+/// Copies rows through the slots, in order. For one lane.
+class RowPipe {
+ public:
+  /// `memory`: kSlots * slot_bytes, 128-byte aligned. Barriers are initialised.
+  __device__ RowPipe(MoveSlots* slots, uint8_t* memory, int32_t slot_bytes)
+      : slots_{slots}, memory_{memory}, slot_bytes_{slot_bytes} {}
 
-__device__ inline int32_t lane_id() { return static_cast<int32_t>(threadIdx.x) % kLanes; }
-
-/// `bytes16` vectors of 16 bytes.
-__device__ inline void copy_row(void* dst, const void* src, int32_t vectors) {
-  const uint4* from{static_cast<const uint4*>(src)};
-  uint4* to{static_cast<uint4*>(dst)};
-  constexpr int32_t kInFlight{4};
-  for (int32_t i{lane_id()}; i < vectors; i += kLanes * kInFlight) {
-    uint4 v[kInFlight];
-#pragma unroll
-    for (int32_t j = 0; j < kInFlight; ++j) {
-      if (i + kLanes * j < vectors) v[j] = ptx::load_16(from + i + kLanes * j);
-    }
-#pragma unroll
-    for (int32_t j = 0; j < kInFlight; ++j) {
-      if (i + kLanes * j < vectors) to[i + kLanes * j] = v[j];
+  __device__ void copy(void* dst, const void* src, int32_t bytes) {
+    for (int32_t done{0}; done < bytes; done += slot_bytes_) {
+      if (loading_ == MoveSlots::kLoads) store_oldest();
+      // The slot's last piece was stored kSlots - kLoads + 1 pieces ago or earlier.
+      ptx::bulk_wait_read<MoveSlots::kSlots - MoveSlots::kLoads>();
+      const int32_t n{min_of(slot_bytes_, bytes - done)};
+      slots_->to[head_] = static_cast<uint8_t*>(dst) + done;
+      slots_->bytes[head_] = n;
+      ptx::barrier_expect(&slots_->full[head_], static_cast<uint32_t>(n));
+      ptx::bulk_load(memory_ + head_ * slot_bytes_, static_cast<const uint8_t*>(src) + done,
+                     static_cast<uint32_t>(n), &slots_->full[head_]);
+      ++loading_;
+      if (++head_ == MoveSlots::kSlots) head_ = 0;
     }
   }
-}
+
+  /// All that was copied is written.
+  __device__ void flush() {
+    while (loading_ > 0) store_oldest();
+    ptx::bulk_wait_all();
+  }
+
+ private:
+  __device__ void store_oldest() {
+    ptx::barrier_wait(&slots_->full[tail_], phase_);
+    ptx::bulk_store(slots_->to[tail_], memory_ + tail_ * slot_bytes_,
+                    static_cast<uint32_t>(slots_->bytes[tail_]));
+    --loading_;
+    if (++tail_ == MoveSlots::kSlots) {
+      tail_ = 0;
+      phase_ ^= 1U;
+    }
+  }
+
+  MoveSlots* slots_;
+  uint8_t* memory_;
+  int32_t slot_bytes_;
+  int32_t head_{0};
+  int32_t tail_{0};
+  int32_t loading_{0};
+  uint32_t phase_{0};
+};
 
 __device__ inline void zero_row(void* dst, int32_t vectors) {
   for (int32_t i{lane_id()}; i < vectors; i += kLanes) {
@@ -45,7 +74,7 @@ __device__ inline void zero_row(void* dst, int32_t vectors) {
 }
 
 template <class P>
-__device__ inline void stage(const Context<P>& x, const Task& t) {
+__device__ inline void stage(const Context<P>& x, const Task& t, RowPipe* pipe) {
   const Launch& l{x.launch};
   const auto& p{x.plan};
   const Dims& d{p.dims};
@@ -53,13 +82,19 @@ __device__ inline void stage(const Context<P>& x, const Task& t) {
   const int32_t begin{t.row * p.tile.stage_tokens};
   const int32_t end{min_of(d.tokens, begin + p.tile.stage_tokens)};
   const bool copies_x{!p.backward || !p.all_x_saved()};
-  for (int32_t token{begin}; x.many_ranks() && token < end; ++token) {
-    const int64_t at{int64_t{token} * d.hidden};
-    if (copies_x) copy_row(own.x_stage + at, l.x.at(token), d.hidden / 8);
-    if (!p.backward) continue;
-    copy_row(own.dy_stage + at, l.dy.at(token), d.hidden / 8);
-    for (int32_t k{lane_id()}; k < d.top_k; k += kLanes) {
-      own.weight_stage[int64_t{token} * d.top_k + k] = l.topk_weights.at(token, k);
+  if (x.many_ranks() && lane_id() == 0) {
+    for (int32_t token{begin}; token < end; ++token) {
+      const int64_t at{int64_t{token} * d.hidden};
+      if (copies_x) pipe->copy(own.x_stage + at, l.x.at(token), d.hidden * 2);
+      if (p.backward) pipe->copy(own.dy_stage + at, l.dy.at(token), d.hidden * 2);
+    }
+    pipe->flush();
+  }
+  if (x.many_ranks() && p.backward) {
+    const int32_t last{end * d.top_k};
+    for (int32_t slot{begin * d.top_k + lane_id()}; slot < last; slot += kLanes) {
+      const int32_t token{slot / d.top_k};
+      own.weight_stage[slot] = l.topk_weights.at(token, slot - token * d.top_k);
     }
   }
   const int32_t first{begin / p.tile.sum_tokens};
@@ -67,6 +102,7 @@ __device__ inline void stage(const Context<P>& x, const Task& t) {
   for (int32_t i{lane_id()}; i < blocks; i += kLanes) own.view.arrivals[first + i] = 0;
   __syncwarp();
   if (lane_id() == 0) {
+    ptx::fence_proxy_async();
     ptx::store_release_sys(own.view.stage_flags + t.row, static_cast<int32_t>(p.epoch));
   }
 }
@@ -91,10 +127,11 @@ __device__ inline bool wait_dispatch(const Context<P>& x, const Task& t, const R
     wanted = target;
     waits = true;
   });
-  const bool ok{!waits || satisfied(mine, poll(x, mine), wanted) ||
-                keep_polling(x, Waiter{Line::kMove, t.kind, t.row, t.col}, mine, wanted)};
-  if (waits) acquire(x);
-  return __all_sync(kFullWarp, ok) != 0;
+  const bool ok{!waits ||
+                arrived(x, Waiter{Line::kMove, t.kind, t.row, t.col}, mine, wanted, true)};
+  const bool all{__all_sync(kFullWarp, ok) != 0};
+  __syncwarp();  // what one lane acquired, all may rely on
+  return all;
 }
 
 template <class P>
@@ -107,11 +144,11 @@ __device__ inline Bf16* x_row_of(const Launch& l, const P& p, int32_t tile) {
 
 /// False: the launch is aborted.
 template <class P>
-__device__ inline bool dispatch(const Context<P>& x, const Task& t, RoleClock* clock) {
+__device__ inline bool dispatch(const Context<P>& x, const Task& t, RowPipe* pipe,
+                                RoleClock* clock) {
   const Launch& l{x.launch};
   const auto& p{x.plan};
   const int32_t h{p.dims.hidden};
-  const int32_t vectors{h / 8};
   const int32_t rows{p.rows_of(t.expert, t.row)};
   const int32_t begin{t.col * p.tile.move_rows};
   const int32_t end{min_of(padded_rows(rows, p.tile), begin + p.tile.move_rows)};
@@ -125,33 +162,35 @@ __device__ inline bool dispatch(const Context<P>& x, const Task& t, RoleClock* c
   Bf16* const to_x{x_row_of(l, p, t.row)};
   const int64_t ring{int64_t{p.ring_slot(t.row)} * p.tile.rows};
   Bf16* const to_dy{l.region<Bf16>(Region::kDyRing) + ring * h};
+  const int32_t token{own.slot / p.dims.top_k};
+  if (p.backward && own.home != RowSource::kGap) {
+    l.region<float>(Region::kWeightRing)[ring + begin + lane_id()] =
+        x.many_ranks() ? l.heaps[own.home].weight_stage[own.slot]
+                       : l.topk_weights.at(token, own.slot - token * p.dims.top_k);
+  }
+  if (lane_id() == 0) ptx::fence_proxy_async();  // staged rows were written by ordinary stores too
   for (int32_t i{begin}; i < end; ++i) {
     const int64_t at{int64_t{i} * h};
     if (i >= rows) {
-      if (pulls_x) zero_row(to_x + at, vectors);
-      if (p.backward) zero_row(to_dy + at, vectors);
+      if (pulls_x) zero_row(to_x + at, h / 8);
+      if (p.backward) zero_row(to_dy + at, h / 8);
       continue;
     }
-    const RowSource src{__shfl_sync(kFullWarp, own.home, i - begin),
-                        __shfl_sync(kFullWarp, own.slot, i - begin)};
-    const int32_t token{src.slot / p.dims.top_k};
-    const Heap& home{l.heaps[src.home]};
+    const int32_t home{__shfl_sync(kFullWarp, own.home, i - begin)};
+    const int64_t from{int64_t{__shfl_sync(kFullWarp, token, i - begin)}};
+    if (lane_id() != 0) continue;
+    const Heap& heap{l.heaps[home]};
     if (pulls_x) {
-      copy_row(to_x + at, x.many_ranks() ? home.x_stage + int64_t{token} * h : l.x.at(token),
-               vectors);
+      pipe->copy(to_x + at, x.many_ranks() ? heap.x_stage + from * h : l.x.at(from), h * 2);
     }
-    if (!p.backward) continue;
-    copy_row(to_dy + at, x.many_ranks() ? home.dy_stage + int64_t{token} * h : l.dy.at(token),
-             vectors);
-    if (lane_id() == 0) {
-      const int32_t k{src.slot - token * p.dims.top_k};
-      l.region<float>(Region::kWeightRing)[ring + i] =
-          x.many_ranks() ? home.weight_stage[src.slot] : l.topk_weights.at(token, k);
+    if (p.backward) {
+      pipe->copy(to_dy + at, x.many_ranks() ? heap.dy_stage + from * h : l.dy.at(from), h * 2);
     }
   }
   ptx::fence_proxy_async();
   __syncwarp();
   if (lane_id() == 0) {
+    pipe->flush();
     add_release(x, {Counter::kRowsReady, p.dims.rank, t.row}, 1);
     clock->lap(RoleTime::kMoverCopy);
   }
@@ -160,7 +199,7 @@ __device__ inline bool dispatch(const Context<P>& x, const Task& t, RoleClock* c
 
 /// One warp takes move tickets until the line ends.
 template <class P>
-__device__ inline void mover_loop(const Context<P>& x) {
+__device__ inline void mover_loop(const Context<P>& x, RowPipe pipe) {
   MoveCursor cursor{x.plan};
   RoleClock clock{x.launch};
   for (;;) {
@@ -170,10 +209,10 @@ __device__ inline void mover_loop(const Context<P>& x) {
     Task t;
     if (!cursor.seek(x.plan, ticket, &t)) return;
     if (t.kind == Kind::kStage) {
-      stage(x, t);
+      stage(x, t, &pipe);
       continue;
     }
-    if (!dispatch(x, t, &clock)) return;
+    if (!dispatch(x, t, &pipe, &clock)) return;
   }
 }
 

@@ -8,13 +8,15 @@
 
 namespace monomoe::cuda {
 
-/// A launch as one thread sees it: parameters, the plan with its epoch, this launch's counters.
+/// A launch as one thread sees it: parameters, the plan with its epoch, this launch's counters. All
+/// but the parameters lie in shared memory, where a role needs no registers for them.
 template <class P>
 struct Context {
   const Launch& launch;
-  const P& plan;  // in shared memory
-  int32_t* counters;
-  int32_t worker;
+  const P& plan;
+  int32_t* const& counters;
+  const CounterLayout& counter_layout;
+  const int32_t& worker;  // order of this block among the launch's blocks
 
   __device__ bool many_ranks() const { return plan.dims.ranks > 1; }
 
@@ -30,7 +32,7 @@ struct Context {
       case Counter::kStageFlag:
         return launch.heaps[c.rank].view.stage_flags + c.index;
       default:
-        return counters + launch.counter_layout.at[static_cast<int32_t>(c.id)] + c.index;
+        return counters + counter_layout.at[static_cast<int32_t>(c.id)] + c.index;
     }
   }
 };
@@ -41,14 +43,11 @@ __device__ inline int32_t poll(const Context<P>& x, const CounterRef& c) {
   return x.many_ranks() && is_heap(c.id) ? ptx::load_relaxed_sys(p) : ptx::load_relaxed_gpu(p);
 }
 
-/// Ends successful polling.
+/// The same, and what was released with the value is visible from here on.
 template <class P>
-__device__ inline void acquire(const Context<P>& x) {
-  if (x.many_ranks()) {
-    ptx::fence_acquire_sys();
-  } else {
-    ptx::fence_acquire_gpu();
-  }
+__device__ inline int32_t poll_acquire(const Context<P>& x, const CounterRef& c) {
+  const int32_t* p{x.word(c)};
+  return x.many_ranks() && is_heap(c.id) ? ptx::load_acquire_sys(p) : ptx::load_acquire_gpu(p);
 }
 
 /// The one release-add: everything this thread wrote or has seen becomes visible with it.
@@ -111,8 +110,9 @@ __device__ inline void report_fault(const Context<P>& x, const Waiter& w, const 
   }
 }
 
-/// Polls until `c` has reached `wanted`; `acquire` must follow. False: the launch is aborted, or
-/// the budget is used up (then the fault is recorded); leave without touching a peer.
+/// Polls until `c` has reached `wanted`, then acquires. False: the launch is aborted, or the budget
+/// is used up (then the fault is recorded); leave without touching a peer. Polls relaxed: an
+/// acquire empties the L1 cache.
 ///
 /// Out of line, with everything by value: what has an address lives in local memory, and every
 /// acquire sends local memory to L2 (docs/notes).
@@ -123,7 +123,7 @@ __device__ __noinline__ bool keep_polling(const Context<P> x, const Waiter w, co
   for (uint32_t spins{1};; ++spins) {
     __nanosleep(32);
     const int32_t seen{poll(x, c)};
-    if (satisfied(c, seen, wanted)) return true;
+    if (satisfied(c, seen, wanted)) return satisfied(c, poll_acquire(x, c), wanted);
     if (spins % 64 != 0) continue;
     if (aborted(x)) return false;
     if (ptx::global_nanoseconds() - begin > x.launch.timeout_ns) {
@@ -133,18 +133,46 @@ __device__ __noinline__ bool keep_polling(const Context<P> x, const Waiter w, co
   }
 }
 
-/// Visits the waits of `t`; true if all hold. `blocks`: waits for each, else only looks.
+/// Has `c` reached `wanted`? `blocks`: waits until it has (false: aborted), else only looks. What
+/// was released with it is visible then.
+template <class P>
+__device__ inline bool arrived(const Context<P>& x, const Waiter& w, const CounterRef& c,
+                               int32_t wanted, bool blocks) {
+  return satisfied(c, poll_acquire(x, c), wanted) || (blocks && keep_polling(x, w, c, wanted));
+}
+
+constexpr uint32_t kFullWarp{0xFFFFFFFFU};
+constexpr int32_t kLanes{32};
+
+__device__ inline int32_t lane_id() { return static_cast<int32_t>(threadIdx.x) % kLanes; }
+
+/// The waits of `t`, a lane of the warp each, side by side; true if all hold. Except that arrivals
+/// of a combine task count only once its stage flag was seen, which comes first: until then the
+/// counter may hold those of the launch before.
 template <class P>
 __device__ inline bool check_waits(const Context<P>& x, Line line, const Task& t, bool blocks) {
   const Waiter w{line, t.kind, t.row, t.col};
-  bool ok{true};
-  for_each_wait(x.plan, t, [&](const CounterRef& c, int32_t wanted) {
-    if (ok && !satisfied(c, poll(x, c), wanted)) {
-      ok = blocks && keep_polling(x, w, c, wanted);
-    }
-  });
-  if (ok) acquire(x);
-  return ok;
+  int32_t first{0};
+  int32_t end{t.kind == Kind::kCombine ? 1 : kLanes};
+  for (;;) {
+    CounterRef mine{};
+    int32_t wanted{0};
+    bool waits{false};
+    int32_t n{0};
+    for_each_wait(x.plan, t, [&](const CounterRef& c, int32_t target) {
+      if (n++ != first + lane_id() || n > end) return;
+      mine = c;
+      wanted = target;
+      waits = true;
+    });
+    const bool ok{!waits || arrived(x, w, mine, wanted, blocks)};
+    const bool all{__all_sync(kFullWarp, ok) != 0};
+    __syncwarp();  // what one lane acquired, all may rely on
+    if (!all) return false;
+    if (n <= end) return true;
+    first = end;
+    end += kLanes;
+  }
 }
 
 }  // namespace monomoe::cuda

@@ -86,7 +86,7 @@ __device__ __forceinline__ void run_products(const Context<P>& x, WorkerSmem& s,
     case Kind::kDgradGateUp:
     case Kind::kSharedDgradGateUp:
       for_halves(w, d0, d1,
-                 [&](const float(&d)[64], int32_t half) { down_half(x, c, w, d, half); });
+                 [&](const float(&d)[64], int32_t half) { down_half(x, s, c, w, d, half); });
       break;
     default: {
       const GradTile out{grad_tile(x, w)};
@@ -97,36 +97,26 @@ __device__ __forceinline__ void run_products(const Context<P>& x, WorkerSmem& s,
   }
 }
 
-/// A task without products.
-template <class P>
-__device__ inline void run_sums(const Context<P>& x, WorkerSmem& s, const Consumer& c,
-                                const Work& w) {
-  pass_turn(s, c);
-  if (w.task.kind == Kind::kCombine) {
-    cuda::combine(x, w.task.row, c.thread);
-  } else if (w.task.kind == Kind::kSharedDscore) {
-    shared_dscore(x, c, w);
-  } else {
-    shared_wgrad_score(x, s, c, w);
-  }
-}
-
 /// One task of this warpgroup.
 template <class P>
 __device__ inline void run_backward_task(const Context<P>& x, WorkerSmem& s, const Consumer& c,
                                          const Work& w, const StageCursor& begin,
                                          cuda::RoleClock* clock) {
-  const Kind kind{w.task.kind};
-  const bool multiplies{kind != Kind::kCombine && kind != Kind::kSharedDscore &&
-                        kind != Kind::kSharedWgradScore};
-  if (multiplies) {
-    run_products(x, s, c, w, begin, clock);
-  } else {
-    run_sums(x, s, c, w);
-  }
-  finish(x, c, w, &s.last[c.group], [&] { push_rows(x, c, w); });
-  if (c.thread == 0) {
-    clock->lap(multiplies ? cuda::RoleTime::kConsumerEpilogue : cuda::RoleTime::kConsumerCombine);
+  switch (w.task.kind) {
+    case Kind::kCombine:
+      combine(x, s, c, w, begin);
+      break;
+    case Kind::kSharedDscore:
+      pass_turn(s, c);
+      shared_dscore(x, c, w);
+      break;
+    case Kind::kSharedWgradScore:
+      pass_turn(s, c);
+      shared_wgrad_score(x, s, c, w);
+      break;
+    default:
+      run_products(x, s, c, w, begin, clock);
+      break;
   }
 }
 

@@ -9,6 +9,7 @@
 //          which runs during the other's main loop. A task without loads passes the turn on.
 #pragma once
 
+#include "arch/sm90/combine.cuh"
 #include "arch/sm90/epilogue.cuh"
 #include "arch/sm90/load.cuh"
 #include "arch/sm90/mma.cuh"
@@ -76,73 +77,78 @@ __device__ __forceinline__ void pass_turn(WorkerSmem& s, const Consumer& c) {
   if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
 }
 
-/// One task of this warpgroup. The epilogues stand here once, whatever the number of halves.
+/// A product and its epilogue. The epilogues stand here once, whatever the number of halves.
+template <class P>
+__device__ inline void run_forward_products(const Context<P>& x, WorkerSmem& s, const Consumer& c,
+                                            const Work& w, const StageCursor& begin,
+                                            cuda::RoleClock* clock) {
+  float d0[64];
+  float d1[64];
+  const bool two_halves{w.rows > 64};
+  if (two_halves) {
+    main_loop<Feed::kForward, true>(s, c, begin, w.k_blocks, false, d0, d1);
+  } else {
+    main_loop<Feed::kForward, false>(s, c, begin, w.k_blocks, false, d0, d1);
+  }
+  if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerLoop);
+  if (w.kind == static_cast<int32_t>(Kind::kGateUp) ||
+      w.kind == static_cast<int32_t>(Kind::kSharedGateUp)) {
+    const GateUpOut out{gate_up_out(x, w)};
+    gate_up_half(x, c, w, out, d0, 0);
+    if (two_halves) gate_up_half(x, c, w, out, d1, 1);
+  } else {
+    down_half(x, s, c, w, d0, 0);
+    if (two_halves) down_half(x, s, c, w, d1, 1);
+  }
+}
+
+/// One task of this warpgroup.
 template <class P>
 __device__ inline void run_forward_task(const Context<P>& x, WorkerSmem& s, const Consumer& c,
                                         const Work& w, const StageCursor& begin,
                                         cuda::RoleClock* clock) {
-  if (w.k_blocks > 0) {
-    float d0[64];
-    float d1[64];
-    const bool two_halves{w.rows > 64};
-    if (two_halves) {
-      main_loop<Feed::kForward, true>(s, c, begin, w.k_blocks, false, d0, d1);
-    } else {
-      main_loop<Feed::kForward, false>(s, c, begin, w.k_blocks, false, d0, d1);
-    }
-    if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerLoop);
-    if (w.kind == static_cast<int32_t>(Kind::kGateUp) ||
-        w.kind == static_cast<int32_t>(Kind::kSharedGateUp)) {
-      const GateUpOut out{gate_up_out(x, w)};
-      gate_up_half(x, c, w, out, d0, 0);
-      if (two_halves) gate_up_half(x, c, w, out, d1, 1);
-    } else {
-      down_half(x, c, w, d0, 0);
-      if (two_halves) down_half(x, c, w, d1, 1);
-    }
+  if (w.kind == static_cast<int32_t>(Kind::kCombine)) {
+    combine(x, s, c, w, begin);
+  } else if (w.k_blocks > 0) {
+    run_forward_products(x, s, c, w, begin, clock);
   } else {
     pass_turn(s, c);
-    if (w.kind == static_cast<int32_t>(Kind::kCombine)) {
-      cuda::combine(x, w.task.row, c.thread);
-    } else {
-      shared_score(x, c, w);
-    }
-  }
-  finish(x, c, w, &s.last[c.group], [&] { push_arrivals(x, c, w); });
-  if (c.thread == 0) {
-    clock->lap(w.k_blocks > 0 ? cuda::RoleTime::kConsumerEpilogue
-                              : cuda::RoleTime::kConsumerCombine);
+    shared_score(x, c, w);
   }
 }
 
 /// `run`: run_forward_task or run_backward_task.
 template <class P, class Run>
-__device__ inline void consumer_role(const Context<P>& x, WorkerSmem& s, int32_t group,
-                                     const Run& run) {
-  QueueReader queue{s};
-  StageCursor at;
-  uint32_t turn_phase{0};
+__device__ inline void consumer_role(const Context<P>& x, WorkerSmem& s, const Run& run) {
+  int32_t fills{0};  // of stages, modulo 2 * kStages
   cuda::RoleClock clock{x.launch};
   for (int32_t idx{0};; ++idx) {
-    const Work& w{queue.front()};
-    const Consumer c{s, group};
+    const Work& w{wait_entry(s, idx)};
+    if (w.kind == Work::kStop) return;
+    const Consumer c{s};
     if (c.thread == 0) clock.lap(cuda::RoleTime::kConsumerQueue);
-    const bool stops{w.kind == Work::kStop};
-    const StageCursor begin{at};
-    if (!stops) at.skip(w.k_blocks);
-    if (!stops && idx % kConsumers == group) {
-      // Parity alone can't tell stage fill n from n + 2, hence the turns.
-      if (idx > 0) {
-        ptx::barrier_wait(&s.turn[group], turn_phase);
-        turn_phase ^= 1U;
-      }
+    const int32_t begin{fills};
+    fills = (fills + w.k_blocks) % (2 * kStages);
+    if (idx % kConsumers == c.group) {
+      if (pushes(w)) find_targets(x, s, c, w);
+      // Parity alone can't tell stage fill n from n + 2, hence the turns. The first is free.
+      const int32_t turns{idx / kConsumers + 1 - c.group};
+      if (idx > 0) ptx::barrier_wait(&s.turn[c.group], static_cast<uint32_t>(turns) & 1U);
       if (c.thread == 0) clock.lap(cuda::RoleTime::kConsumerTurn);
-      run(c, w, begin, &clock);
+      run(c, w, StageCursor{begin}, &clock);
+      // The results have async-proxy readers (TMA), hence the fence in every thread.
+      ptx::fence_proxy_async();
+      if (c.thread == 0) {
+        clock.lap(w.kind == static_cast<int32_t>(Kind::kCombine)
+                      ? cuda::RoleTime::kConsumerCombine
+                      : cuda::RoleTime::kConsumerEpilogue);
+      }
+      __syncwarp();
+      if (c.lane == 0) tell_stored(s, idx);
+    } else {
+      __syncwarp();
+      if (c.lane == 0) release_entry(s, idx);
     }
-    c.sync();  // everyone is done with the entry
-    if (c.thread == 0) queue.release();
-    queue.next();
-    if (stops) return;
   }
 }
 

@@ -232,26 +232,9 @@ __device__ __forceinline__ void dgrad_down_half(const Context<P>& x, const Consu
 /// The router gradient of a row: its partials, column tiles ascending.
 __device__ inline float sum_partials(const float* partials, int32_t tiles) {
   float sum{0.0F};
+#pragma unroll 8
   for (int32_t n{0}; n < tiles; ++n) sum += __ldcg(partials + n);
   return sum;
-}
-
-/// The last column tile of dgrad_gate_up sends a row tile off: router gradients, then the arrivals,
-/// then the ring slot is free for another tile's partials.
-template <class P>
-__device__ inline void push_rows(const Context<P>& x, const Consumer& c, const Work& w) {
-  const auto& p{x.plan};
-  if (c.thread < w.rows) {
-    const RowSource src{p.tables.row_src[int64_t{w.task.row} * p.tile.rows + c.thread]};
-    x.launch.heaps[src.home].slot_scalars[src.slot] =
-        sum_partials(partials_of(x, w, c.thread), p.inter_tiles());
-  }
-  __syncwarp();
-  push_arrivals(x, c, w);
-  c.sync();
-  if (c.thread == 0) {
-    cuda::add_release(x, {Counter::kRowsPushed, p.dims.rank, w.task.row}, 1);
-  }
 }
 
 }  // namespace monomoe::sm90

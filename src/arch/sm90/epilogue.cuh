@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "arch/cuda/combine.cuh"
+#include "arch/cuda/bf16.cuh"
 #include "arch/cuda/ptx/barrier.cuh"
 #include "arch/cuda/signal.cuh"
 #include "arch/sm90/smem_plan.h"
@@ -52,13 +52,14 @@ struct Consumer {
   int32_t lane;
   uint32_t staging;  // shared address of the warp's staging
 
-  __device__ __forceinline__ Consumer(const WorkerSmem& s, int32_t g) : group{g} {
+  __device__ __forceinline__ explicit Consumer(const WorkerSmem& s) {
     int32_t id;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(id));
+    group = id / kGroupThreads - 1;
     thread = id % kGroupThreads;
     warp = thread / 32;
     lane = thread % 32;
-    staging = ptx::smem_address(s.staging[g * 4 + warp]);
+    staging = ptx::smem_address(s.staging[group * 4 + warp]);
   }
 
   __device__ void sync() const { ptx::named_sync(1 + group, kGroupThreads); }
@@ -128,31 +129,29 @@ __device__ __forceinline__ void gate_up_half(const Context<P>& x, const Consumer
                                              const GateUpOut& o, const float (&d)[64],
                                              int32_t half) {
   const FastClamp clamp{x.launch.clamp.limit};
-  uint32_t a[16];
-  uint4 gate[4];
-  uint4 up[4];
-#pragma unroll
-  for (int32_t i = 0; i < 16; ++i) {
-    const uint32_t g{pack_bf16(d[2 * i], d[2 * i + 1])};
-    const uint32_t u{pack_bf16(d[32 + 2 * i], d[32 + 2 * i + 1])};
-    reinterpret_cast<uint32_t*>(gate)[i] = g;
-    reinterpret_cast<uint32_t*>(up)[i] = u;
-    const auto act = [&clamp](float gv, float uv) {
-      const float gc{clamp.gate(gv)};
-      return gc * fast_sigmoid(gc) * clamp.up(uv);
-    };
-    a[i] = pack_bf16(act(cuda::low_half(g), cuda::low_half(u)),
-                     act(cuda::high_half(g), cuda::high_half(u)));
-  }
+  const auto act = [&clamp](float gv, float uv) {
+    const float gc{clamp.gate(gv)};
+    return gc * fast_sigmoid(gc) * clamp.up(uv);
+  };
   const int32_t n{w.task.col};
-  if (o.preact != nullptr) {
-    const int32_t blocks{ceil_div(o.inter, kPreactBlock)};
-    uint4* const to{o.preact + (int64_t{half} * blocks + n) * 2 * 4 * kGroupThreads + c.thread};
+  const int32_t blocks{ceil_div(o.inter, kPreactBlock)};
+  uint4* const kept{o.preact + (int64_t{half} * blocks + n) * 2 * 4 * kGroupThreads + c.thread};
+  uint32_t a[16];
+#pragma unroll
+  for (int32_t q = 0; q < 4; ++q) {
+    uint32_t gate[4];
+    uint32_t up[4];
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
-      __stcs(to + i * kGroupThreads, gate[i]);
-      __stcs(to + (4 + i) * kGroupThreads, up[i]);
+      const int32_t at{2 * (q * 4 + i)};
+      gate[i] = pack_bf16(d[at], d[at + 1]);
+      up[i] = pack_bf16(d[32 + at], d[32 + at + 1]);
+      a[q * 4 + i] = pack_bf16(act(cuda::low_half(gate[i]), cuda::low_half(up[i])),
+                               act(cuda::high_half(gate[i]), cuda::high_half(up[i])));
     }
+    if (o.preact == nullptr) continue;
+    __stcs(kept + q * kGroupThreads, make_uint4(gate[0], gate[1], gate[2], gate[3]));
+    __stcs(kept + (4 + q) * kGroupThreads, make_uint4(up[0], up[1], up[2], up[3]));
   }
   const int32_t row0{half * 64 + c.warp * 16};
   const int32_t col0{n * 64};
@@ -165,16 +164,33 @@ __device__ __forceinline__ void gate_up_half(const Context<P>& x, const Consumer
   });
 }
 
+/// Does a task push its rows to slots at their homes?
+__device__ __forceinline__ bool pushes(const Work& w) {
+  return w.kind == static_cast<int32_t>(Kind::kDown) ||
+         w.kind == static_cast<int32_t>(Kind::kDgradGateUp);
+}
+
+/// Where a warp's 32 rows of a tile go: before the main loop, since the table is far away.
+template <class P>
+__device__ inline void find_targets(const Context<P>& x, WorkerSmem& s, const Consumer& c,
+                                    const Work& w) {
+  const int32_t row{c.lane / 16 * 64 + c.warp * 16 + c.lane % 16};
+  RowSource src{RowSource::kGap, 0};
+  if (row < w.rows) src = x.plan.tables.row_src[int64_t{w.task.row} * x.plan.tile.rows + row];
+  s.targets[c.group][c.warp * 32 + c.lane] = src;
+  __syncwarp();
+}
+
 /// Row segments -> bf16 -> slots at the homes, or shared_out.
 template <class P>
-__device__ __forceinline__ void down_half(const Context<P>& x, const Consumer& c, const Work& w,
-                                          const float (&d)[64], int32_t half) {
+__device__ __forceinline__ void down_half(const Context<P>& x, const WorkerSmem& s,
+                                          const Consumer& c, const Work& w, const float (&d)[64],
+                                          int32_t half) {
   const cuda::Launch& l{x.launch};
   const auto& p{x.plan};
   const int32_t h{p.dims.hidden};
   const int32_t row0{half * 64 + c.warp * 16};
-  const bool routed{w.kind == static_cast<int32_t>(Kind::kDown) ||
-                    w.kind == static_cast<int32_t>(Kind::kDgradGateUp)};
+  const bool routed{pushes(w)};
   Bf16* to[4];
 #pragma unroll
   for (int32_t i = 0; i < 4; ++i) {
@@ -182,7 +198,7 @@ __device__ __forceinline__ void down_half(const Context<P>& x, const Consumer& c
     to[i] = nullptr;
     if (row >= w.rows) continue;
     if (routed) {
-      const RowSource src{p.tables.row_src[int64_t{w.task.row} * p.tile.rows + row]};
+      const RowSource src{s.targets[c.group][c.warp * 32 + half * 16 + i * 4 + (c.lane >> 3)]};
       to[i] = l.heaps[src.home].slots + int64_t{src.slot} * h;
     } else {
       to[i] = l.region<Bf16>(Region::kSharedOut) + (w.out_row + row) * h;
@@ -202,45 +218,6 @@ __device__ __forceinline__ void down_half(const Context<P>& x, const Consumer& c
       *reinterpret_cast<uint4*>(to[i] + col) = q;
     });
   }
-}
-
-/// The last column tile of a row tile adds its rows to the arrival counters of their homes.
-template <class P>
-__device__ inline void push_arrivals(const Context<P>& x, const Consumer& c, const Work& w) {
-  const auto& p{x.plan};
-  const bool mine{c.thread < w.rows};
-  RowSource src{-1, 0};
-  if (mine) src = p.tables.row_src[int64_t{w.task.row} * p.tile.rows + c.thread];
-  const int32_t block{src.slot / p.dims.top_k / p.tile.sum_tokens};
-  const uint64_t key{(static_cast<uint64_t>(static_cast<uint32_t>(src.home)) << 32U) |
-                     static_cast<uint32_t>(block)};
-  const uint32_t same{__match_any_sync(cuda::kFullWarp, key)};
-  if (mine && __ffs(static_cast<int>(same)) - 1 == c.lane) {
-    cuda::add_release(x, {Counter::kArrival, src.home, block}, __popc(same));
-  }
-}
-
-/// Raises the task's counters once all stores of the warpgroup are done. Async-proxy readers (TMA)
-/// of these stores exist for activations and gradients, hence the fence in every thread.
-/// `push`: sends a row tile off, once this was its last column tile.
-template <class P, class Push>
-__device__ inline void finish(const Context<P>& x, const Consumer& c, const Work& w, int32_t* last,
-                              const Push& push) {
-  ptx::fence_proxy_async();
-  c.sync();
-  const int32_t target{completion_target(x.plan, w.task.kind)};
-  if (c.thread == 0) {
-    for_each_signal(x.plan, w.task, [&](const CounterRef& r, int32_t step) {
-      if (target == 0) {
-        cuda::add_release(x, r, step);
-      } else {
-        *last = ptx::fetch_add_acq_rel_gpu(x.word(r), step) + step == target ? 1 : 0;
-      }
-    });
-  }
-  if (target == 0) return;
-  c.sync();
-  if (*last != 0) push();
 }
 
 /// score[t] = x[t] . w_score: a warp a token, lanes stride over H, sums added in a fixed tree.

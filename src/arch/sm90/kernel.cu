@@ -1,8 +1,10 @@
 // The instantiations, and what surrounds the roles.
+#include "arch/cuda/mover.cuh"
 #include "arch/cuda/schedule.cuh"
 #include "arch/sm90/backward.cuh"
 #include "arch/sm90/compute.cuh"
 #include "arch/sm90/kernel.h"
+#include "arch/sm90/signal_role.cuh"
 
 namespace monomoe::sm90 {
 namespace {
@@ -10,27 +12,31 @@ namespace {
 constexpr int kProducerRegisters{56};
 constexpr int kConsumerRegisters{224};
 
+// Warps of the producer warpgroup; the one left over signals.
+constexpr int32_t kLoaderWarp{0};
+constexpr int32_t kSchedulerWarp{1};
+constexpr int32_t kMoverWarp{2};
+
 /// Who comes first computes; the last `comm_workers` of a launch only move rows.
 __device__ bool only_moves(const cuda::Launch& l, int32_t arrived) {
   const int32_t workers{static_cast<int32_t>(gridDim.x)};
   return arrived >= workers - min_of(l.comm_workers, workers / 2);
 }
 
-__device__ int32_t num_starts(const Dims& d) {
-  return d.local_experts() + 1 + d.local_experts() * (d.ranks + 1);
-}
+__device__ int32_t num_starts(const Dims& d) { return 2 * d.local_experts() + 1; }
 
-/// Roles look up tile_start and home_start all the time, and every acquire empties the L1 cache.
+/// Roles look up where experts start and end all the time, and every acquire empties the L1 cache.
 template <class Smem>
 __device__ void keep_starts(const cuda::Launch& l, Smem& s) {
   if (num_starts(l.plan.dims) > kStartWords) return;
   s.plan.tables.tile_start = s.starts;
-  s.plan.tables.home_start = s.starts + l.plan.dims.local_experts() + 1;
+  s.plan.tables.rows = s.starts + l.plan.dims.local_experts() + 1;
+  s.plan.tables.rows_step = 1;
 }
 
 /// Barriers, the plan with its epoch, this launch's half of the counters.
 template <bool kBackward>
-__device__ int32_t* begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
+__device__ void begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
   const uint32_t epoch{l.state->epoch + 1};
   const int32_t half{l.counter_state->half};
   int32_t* const counters{l.counters + half * l.counter_capacity};
@@ -39,12 +45,20 @@ __device__ int32_t* begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) 
       ptx::barrier_init(&s.full[i], 1);
       ptx::barrier_init(&s.empty[i], 1);
     }
-    for (int32_t i{0}; i < kConsumers; ++i) ptx::barrier_init(&s.turn[i], 1);
+    for (int32_t i{0}; i < kConsumers; ++i) {
+      ptx::barrier_init(&s.turn[i], 1);
+    }
     for (int32_t i{0}; i < kQueue; ++i) {
       ptx::barrier_init(&s.queue_full[i], 1);
-      ptx::barrier_init(&s.queue_empty[i], 1 + kConsumers);
+      ptx::barrier_init(&s.stored[i], kGroupThreads / cuda::kLanes);
+      ptx::barrier_init(&s.queue_empty[i], kQueueReaders);
+    }
+    for (cuda::MoveSlots& m : s.movers) {
+      for (uint64_t& full : m.full) ptx::barrier_init(&full, 1);
     }
     s.begun = 0;
+    s.counters = counters;
+    s.counter_layout = l.counter_layout;
     ptx::fence_barrier_init();
     s.plan = fix_plan<kBackward>(l.plan);
     s.plan.epoch = epoch;
@@ -65,7 +79,8 @@ __device__ int32_t* begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) 
     const int32_t words{num_starts(l.plan.dims)};
     for (auto i = static_cast<int32_t>(threadIdx.x); i < words; i += kThreads) {
       const int32_t tiles{l.plan.dims.local_experts() + 1};
-      s.starts[i] = i < tiles ? l.plan.tables.tile_start[i] : l.plan.tables.home_start[i - tiles];
+      s.starts[i] =
+          i < tiles ? l.plan.tables.tile_start[i] : expert_rows(l.plan.tables, i - tiles);
     }
   }
   // The other half was used by the launch before; the next launch finds zeros.
@@ -76,7 +91,6 @@ __device__ int32_t* begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) 
     other[i] = 0;
   }
   __syncthreads();
-  return counters;
 }
 
 __device__ void fill_nan(Bf16* rows, int64_t ld, int32_t num_rows, int32_t cols) {
@@ -130,10 +144,10 @@ __device__ void end_worker(const Context<P>& x, WorkerSmem& s) {
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();
-    s.arrived = atomicAdd(x.launch_word(LaunchCounter::kLeft), 1);
+    s.begun = atomicAdd(x.launch_word(LaunchCounter::kLeft), 1);
   }
   __syncthreads();
-  if (s.arrived != static_cast<int32_t>(gridDim.x) - 1) return;
+  if (s.begun != static_cast<int32_t>(gridDim.x) - 1) return;
   if (threadIdx.x == 0) {
     x.launch.state->epoch = x.plan.epoch;
     x.launch.counter_state->half ^= 1;
@@ -148,25 +162,29 @@ template <bool kBackward>
 __device__ __forceinline__ void run_worker(const cuda::Launch& launch) {
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& s = *reinterpret_cast<PassSmem<kBackward>*>(raw);
-  int32_t* const counters{begin_worker(launch, s)};
-  const Context<FixedPlan<kBackward>> x{launch, s.plan, counters, s.arrived};
+  begin_worker(launch, s);
+  const Context<FixedPlan<kBackward>> x{launch, s.plan, s.counters, s.counter_layout,
+                                        s.arrived};
   const int32_t group{static_cast<int32_t>(threadIdx.x) / kGroupThreads};
   const bool moves{only_moves(launch, s.arrived)};
   if (group == 0) {
     ptx::give_registers<kProducerRegisters>();
     const int32_t warp{static_cast<int32_t>(threadIdx.x) / cuda::kLanes};
-    if (moves || warp >= 2) {
-      cuda::mover_loop(x);
-    } else if (warp == 0) {
+    if (moves || warp == kMoverWarp) {
+      cuda::mover_loop(x, moves ? cuda::RowPipe{&s.movers[warp], s.stages[warp], kWideMoveBytes}
+                                : cuda::RowPipe{&s.movers[warp], s.moves[0], kMoveBytes});
+    } else if (warp == kLoaderWarp) {
       if (cuda::lane_id() == 0) loader_role(x, s);
+    } else if (warp == kSchedulerWarp) {
+      scheduler_role(x, s);
     } else {
-      if (cuda::lane_id() == 0) scheduler_role(x, s);
+      signal_role(x, s);
     }
   } else {
     ptx::take_registers<kConsumerRegisters>();
     if (!moves) {
       consumer_role(
-          x, s, group - 1,
+          x, s,
           [&](const Consumer& c, const Work& w, const StageCursor& begin, cuda::RoleClock* clock) {
             if constexpr (kBackward) {
               run_backward_task(x, s, c, w, begin, clock);

@@ -76,6 +76,7 @@ __device__ inline void shared_wgrad_score(const Context<P>& x, WorkerSmem& s, co
   for (int32_t i = 0; i < 4; ++i) {
     sum += reinterpret_cast<const float*>(s.staging[c.group * 4 + i])[c.thread];
   }
+  c.sync();  // the next task's epilogue writes to the staging
   if (p.chain_shared) {
     float* const chain{
         l.chain + int64_t{shared_wgrad_index(p, w.task)} * p.tile.rows * p.tile.cols + c.thread};

@@ -15,23 +15,42 @@ constexpr int32_t kStages{6};
 constexpr int32_t kHalfBytes{64 * kBlockK * 2};  // 64 rows (or columns) x 64 k of bf16
 constexpr int32_t kStageBytes{4 * kHalfBytes};   // two halves of A, two of B
 constexpr int32_t kStagingBytes{2048};           // a warp's 16 rows x 64 columns of bf16
-constexpr int32_t kQueue{4};
-constexpr int32_t kStartWords{3072};
+constexpr int32_t kQueue{8};
+constexpr int32_t kStartWords{512};
+constexpr int32_t kProducerWarps{4};
+constexpr int32_t kMoveBytes{2048};  // a mover's slot; a worker that only moves uses its stages
+constexpr int32_t kWideMoveBytes{kStageBytes / cuda::MoveSlots::kSlots / 128 * 128};
+
+/// Readers of a queue entry: the loader, the signaller, four warps of the warpgroup that skips it.
+constexpr uint32_t kQueueReaders{6};
+
+/// What the scheduler does next.
+enum class Step : uint8_t { kTask, kLook, kLastSums, kEnd };
+struct Pick {
+  Step step;
+  Task task;
+};
 
 struct alignas(1024) WorkerSmem {
   uint8_t stages[kStages][kStageBytes];
   uint8_t staging[kConsumers * 4][kStagingBytes];
+  uint8_t moves[cuda::MoveSlots::kSlots][kMoveBytes];
   Work queue[kQueue];
-  MainCursor cursor;            // the scheduler's; local memory would be lost at every acquire
-  int32_t starts[kStartWords];  // tile_start, then home_start
+  MainCursor cursor;  // the scheduler's; local memory would be lost at every acquire
+  Pick pick;          // what the scheduler's first lane found for the others
+  cuda::MoveSlots movers[kProducerWarps];
+  RowSource targets[kConsumers][FixedTile::rows];  // where the rows of a tile go, by warp
+  int32_t starts[kStartWords];                     // tile_start, then rows of each expert
   uint64_t full[kStages];
   uint64_t empty[kStages];
   uint64_t turn[kConsumers];
   uint64_t queue_full[kQueue];
+  uint64_t stored[kQueue];  // the entry's results are stored
   uint64_t queue_empty[kQueue];
-  int32_t begun;             // queue entries that the loader has begun with
-  int32_t arrived;           // order of this block among the launch's blocks
-  int32_t last[kConsumers];  // a consumer's row tile is complete
+  int32_t* counters;  // this launch's half
+  CounterLayout counter_layout;
+  int32_t begun;    // queue entries that the loader is about to be done with
+  int32_t arrived;  // order of this block among the launch's blocks
 };
 
 /// The same with the plan of a pass; its tables point to `starts` if they fit.

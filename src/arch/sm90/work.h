@@ -26,9 +26,9 @@ struct Work {
   int32_t kind;  // Kind, or kStop
   Task task;
   Feed feed;
-  int32_t rows;      // real rows of the row tile
+  int32_t rows;      // real rows of the row tile; combine: tokens
   int32_t padded;    // rows to be written
-  int32_t k_blocks;  // 0: nothing to load
+  int32_t k_blocks;  // stages to be filled; 0: nothing to load
   int32_t a_map, b_map0, b_map1;
   int32_t a_row;  // first row in A's map
   int32_t a_z;    // wgrads: 0, or 1 for the gradient of up
@@ -39,6 +39,39 @@ struct Work {
   int32_t k_saved;  // wgrads: of row tiles below, B lies in b_map1, at n itself
   int64_t out_row;  // first row of the results: ring, saved or token row
 };
+
+/// How combine cuts the sum of a token: a stage holds `cols` columns of up to `slots` slots, behind
+/// the last slots a row of the shared expert.
+constexpr int32_t kSumStageBytes{4 * kHalfTile * kBlockK * 2};
+constexpr int32_t kMostSumCols{2048};
+constexpr int32_t kMostSumSlots{128};
+
+struct SumShape {
+  int32_t cols;
+  int32_t chunks;
+  int32_t slots;
+  int32_t ranges;
+  bool shared;
+
+  MONOMOE_HD constexpr int32_t cols_of(const Dims& d, int32_t chunk) const {
+    return min_of(cols, d.hidden - chunk * cols);
+  }
+  MONOMOE_HD constexpr int32_t slots_of(const Dims& d, int32_t range) const {
+    return min_of(slots, d.top_k - range * slots);
+  }
+  MONOMOE_HD constexpr bool has_shared(int32_t range) const {
+    return shared && range == ranges - 1;
+  }
+};
+
+MONOMOE_HD constexpr SumShape sum_shape(const Dims& d) {
+  const bool shared{d.shared > 0};
+  const int32_t slots{min_of(d.top_k, kMostSumSlots)};
+  const int32_t fit{kSumStageBytes / 2 / (slots + (shared ? 1 : 0)) / 8 * 8};
+  const int32_t chunks{ceil_div(d.hidden, min_of(kMostSumCols, fit))};
+  const int32_t cols{round_up(ceil_div(d.hidden, chunks), 8)};
+  return {cols, ceil_div(d.hidden, cols), slots, ceil_div(d.top_k, slots), shared};
+}
 
 /// One box of a k block. Halves of a stage: 0 and 1 of A, 2 and 3 of B; a tall box fills two.
 struct Box {
@@ -181,7 +214,12 @@ MONOMOE_HD void describe(const P& p, const Task& t, Work* w) {
   w->feed = Feed::kForward;
   w->k_blocks = 0;
   w->b_z = t.expert;
-  if (t.kind == Kind::kCombine) return;
+  if (t.kind == Kind::kCombine) {
+    const SumShape sums{sum_shape(p.dims)};
+    w->rows = min_of(p.tile.sum_tokens, p.dims.tokens - t.row * p.tile.sum_tokens);
+    w->k_blocks = w->rows * sums.chunks * sums.ranges;
+    return;
+  }
   const bool shared{detail::is_shared(t.kind)};
   const int32_t first{t.row * p.tile.rows};
   const int32_t ring{p.ring_slot(t.row) * p.tile.rows};

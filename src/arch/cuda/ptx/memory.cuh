@@ -13,6 +13,12 @@ __device__ __forceinline__ int32_t load_acquire_sys(const int32_t* p) {
   return v;
 }
 
+__device__ __forceinline__ int32_t load_acquire_gpu(const int32_t* p) {
+  int32_t v;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 /// ld.relaxed: only the value itself. Polling uses it, since an acquire empties the L1 cache.
 __device__ __forceinline__ int32_t load_relaxed_gpu(const int32_t* p) {
   int32_t v;
@@ -23,14 +29,6 @@ __device__ __forceinline__ int32_t load_relaxed_sys(const int32_t* p) {
   int32_t v;
   asm volatile("ld.relaxed.sys.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
-}
-
-/// After relaxed loads that saw what was waited for: makes them acquires.
-__device__ __forceinline__ void fence_acquire_gpu() {
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
-__device__ __forceinline__ void fence_acquire_sys() {
-  asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
 __device__ __forceinline__ void store_release_sys(int32_t* p, int32_t v) {
@@ -61,16 +59,6 @@ __device__ __forceinline__ int32_t fetch_add_acq_rel_gpu(int32_t* p, int32_t v) 
 /// Orders this thread's generic accesses against async-proxy accesses (TMA), both ways.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async;" ::: "memory");
-}
-
-/// 16 bytes, not kept in L1: data that peers or other SMs write during the launch.
-__device__ __forceinline__ uint4 load_16(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p)
-               : "memory");
-  return v;
 }
 
 /// Cycles of this multiprocessor.

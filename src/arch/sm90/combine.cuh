@@ -1,0 +1,157 @@
+// Combine tasks: the sum over slots. The loader brings the rows of a token's slots through the
+// stages; a warpgroup adds them up.
+//
+// Reads    stages (slots, then shared_out), ids, router weights
+// Writes   y or dx, dtopk_weights
+// Timeline a stage holds a column chunk of some slots of one token (sum_shape in work.h): token,
+//          chunk, slots in order; a thread owns up to two vectors of 8 columns
+#pragma once
+
+#include "arch/cuda/bf16.cuh"
+#include "arch/cuda/signal.cuh"
+#include "arch/sm90/epilogue.cuh"
+#include "arch/sm90/load.cuh"
+
+namespace monomoe::sm90 {
+
+/// What a warp needs of a token's slots, lane k for slot first + k.
+struct SlotScale {
+  bool routed;
+  float scale;
+};
+
+template <class P>
+__device__ inline SlotScale load_scale(const Context<P>& x, int32_t token, int32_t k) {
+  const auto& p{x.plan};
+  const bool routed{k < p.dims.top_k && p.tables.ids[int64_t{token} * p.dims.top_k + k] >= 0};
+  if (!routed) return {false, 0.0F};
+  return {true, p.backward ? 1.0F : x.launch.topk_weights.at(token, k)};
+}
+
+/// Scale of the shared expert's row.
+template <class P>
+__device__ inline float shared_scale(const Context<P>& x, int32_t token) {
+  const auto& p{x.plan};
+  if (p.backward || !p.dims.score) return 1.0F;
+  return cuda::sigmoid(x.launch.template saved_region<float>(x.launch.saved_layout.score)[token]);
+}
+
+__device__ inline uint4 load_shared_16(uint32_t at) {
+  uint4 q;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w)
+               : "r"(at)
+               : "memory");
+  return q;
+}
+
+constexpr int32_t kSumVectors{kMostSumCols / 8 / kGroupThreads};  // of a thread
+using SumAcc = cuda::Eight[kSumVectors];
+
+/// Adds up to 32 rows of a stage, row i scaled by lane i of `mine`. Rows of -1 slots are never
+/// looked at. Four rows are in flight.
+__device__ __forceinline__ void add_rows(uint32_t stage, int32_t rows, int32_t cols,
+                                         const SlotScale& mine, int32_t thread, SumAcc& acc) {
+  constexpr int32_t kInFlight{4};
+  const uint32_t routed{__ballot_sync(cuda::kFullWarp, mine.routed)};
+  for (int32_t first{0}; first < rows; first += kInFlight) {
+    uint4 row[kInFlight][kSumVectors];
+#pragma unroll
+    for (int32_t i = 0; i < kInFlight; ++i) {
+      const bool is_there{first + i < rows && ((routed >> (first + i)) & 1U) != 0};
+#pragma unroll
+      for (int32_t v = 0; v < kSumVectors; ++v) {
+        const int32_t col{(thread + v * kGroupThreads) * 8};
+        row[i][v] = make_uint4(0, 0, 0, 0);
+        if (is_there && col < cols) {
+          row[i][v] =
+              load_shared_16(stage + static_cast<uint32_t>(((first + i) * cols + col) * 2));
+        }
+      }
+    }
+#pragma unroll
+    for (int32_t i = 0; i < kInFlight; ++i) {
+      const float scale{
+          __shfl_sync(cuda::kFullWarp, mine.routed ? mine.scale : 0.0F, (first + i) % cuda::kLanes)};
+#pragma unroll
+      for (int32_t v = 0; v < kSumVectors; ++v) {
+        if (first + i < rows) cuda::add_scaled(&acc[v], scale, row[i][v]);
+      }
+    }
+  }
+}
+
+/// The router gradients of a token as they were pushed; 0 for a -1 slot.
+template <class P>
+__device__ inline void write_router_gradients(const Context<P>& x, int32_t token, int32_t lane) {
+  const cuda::Launch& l{x.launch};
+  const auto& p{x.plan};
+  const Dims& d{p.dims};
+  if (!p.backward || l.dtopk_weights.data == nullptr) return;
+  for (int32_t k{lane}; k < d.top_k; k += cuda::kLanes) {
+    const int64_t slot{int64_t{token} * d.top_k + k};
+    l.dtopk_weights.at(token, k) =
+        p.tables.ids[slot] >= 0 ? __ldcg(l.heaps[d.rank].slot_scalars + slot) : 0.0F;
+  }
+}
+
+/// A column chunk is complete: what backward's score adds, one rounding.
+template <class P>
+__device__ inline void write_chunk(const Context<P>& x, int32_t token, int32_t col0, int32_t cols,
+                                   int32_t thread, SumAcc& acc) {
+  const cuda::Launch& l{x.launch};
+  const auto& p{x.plan};
+  if (l.y == nullptr) return;
+#pragma unroll
+  for (int32_t v = 0; v < kSumVectors; ++v) {
+    const int32_t col{(thread + v * kGroupThreads) * 8};
+    if (col >= cols) continue;
+    if (p.backward && p.dims.score) {
+      cuda::add_scaled(&acc[v], l.region<float>(Region::kDscore)[token],
+                       *reinterpret_cast<const uint4*>(l.weights.shared_score + col0 + col));
+    }
+    *reinterpret_cast<uint4*>(l.y + token * l.y_row + col0 + col) = cuda::pack_eight(acc[v]);
+  }
+}
+
+template <class P>
+__device__ inline void combine(const Context<P>& x, WorkerSmem& s, const Consumer& c,
+                               const Work& w, StageCursor at) {
+  const Dims& d{x.plan.dims};
+  const SumShape shape{sum_shape(d)};
+  const int32_t begin{w.task.row * x.plan.tile.sum_tokens};
+  const int32_t end{begin + w.rows};
+  SlotScale next{load_scale(x, begin, c.lane)};
+  for (int32_t token{begin}; token < end; ++token) {
+    const SlotScale first{next};
+    if (token + 1 < end) next = load_scale(x, token + 1, c.lane);
+    for (int32_t chunk{0}; chunk < shape.chunks; ++chunk) {
+      const int32_t cols{shape.cols_of(d, chunk)};
+      SumAcc acc{};
+      for (int32_t range{0}; range < shape.ranges; ++range) {
+        const int32_t k0{range * shape.slots};
+        const int32_t rows{shape.slots_of(d, range)};
+        ptx::barrier_wait(&s.full[at.stage], at.phase);
+        const uint32_t stage{ptx::smem_address(s.stages[at.stage])};
+        for (int32_t i{0}; i < rows; i += cuda::kLanes) {
+          const SlotScale mine{k0 + i == 0 ? first : load_scale(x, token, k0 + i + c.lane)};
+          add_rows(stage + static_cast<uint32_t>(i * cols * 2), min_of(rows - i, cuda::kLanes),
+                   cols, mine, c.thread, acc);
+        }
+        if (shape.has_shared(range)) {
+          const SlotScale shared{true, shared_scale(x, token)};
+          add_rows(stage + static_cast<uint32_t>(rows * cols * 2), 1, cols, shared, c.thread, acc);
+        }
+        c.sync();
+        if (c.thread == 0) ptx::barrier_arrive(&s.empty[at.stage]);
+        at.next();
+      }
+      write_chunk(x, token, chunk * shape.cols, cols, c.thread, acc);
+    }
+    if (c.warp == 0) write_router_gradients(x, token, c.lane);
+  }
+  // All warps have had their turn: they met at the last stage.
+  if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+}
+
+}  // namespace monomoe::sm90
