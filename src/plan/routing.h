@@ -104,7 +104,9 @@ MONOMOE_HD inline Tables view_tables(const int32_t* words, const TableLayout& l,
 }
 
 /// Rows of local expert `e`.
-MONOMOE_HD inline int32_t expert_rows(const Tables& t, int32_t e) { return t.rows[e * t.rows_step]; }
+MONOMOE_HD inline int32_t expert_rows(const Tables& t, int32_t e) {
+  return t.rows[e * t.rows_step];
+}
 
 /// Local expert that row tile `n` belongs to: the last e with tile_start[e] <= n that has rows.
 MONOMOE_HD inline int32_t expert_of_tile(const Tables& t, int32_t num_local, int32_t n) {
@@ -123,8 +125,7 @@ MONOMOE_HD inline int32_t expert_of_tile(const Tables& t, int32_t num_local, int
 
 /// Real rows of row tile `n` of local expert `e`: 1 .. tile rows.
 template <class Tile>
-MONOMOE_HD constexpr int32_t rows_in_tile(const Tables& t, const Tile& s, int32_t e,
-                                          int32_t n) {
+MONOMOE_HD constexpr int32_t rows_in_tile(const Tables& t, const Tile& s, int32_t e, int32_t n) {
   return min_of(s.rows, expert_rows(t, e) - (n - t.tile_start[e]) * s.rows);
 }
 

@@ -68,8 +68,7 @@ class Sequence {
       p.knobs = knobs;
       p.wanted = layer.wanted;
       p.tables = view_tables((*tables)[static_cast<size_t>(rank)].data(),
-                             table_layout(p.dims, p.tile, layer.routing.group_tokens()),
-                             p.dims);
+                             table_layout(p.dims, p.tile, layer.routing.group_tokens()), p.dims);
       p.epoch = epoch_;
       p.backward = backward;
       p.chain_shared = layer.chain_shared;

@@ -28,8 +28,8 @@ __device__ inline void add_scaled(Eight* acc, float scale, const uint4& row) {
 }
 
 __device__ inline uint4 pack_eight(const Eight& e) {
-  return make_uint4(pack_bf16(e.v[0], e.v[1]), pack_bf16(e.v[2], e.v[3]),
-                    pack_bf16(e.v[4], e.v[5]), pack_bf16(e.v[6], e.v[7]));
+  return make_uint4(pack_bf16(e.v[0], e.v[1]), pack_bf16(e.v[2], e.v[3]), pack_bf16(e.v[4], e.v[5]),
+                    pack_bf16(e.v[6], e.v[7]));
 }
 
 __device__ inline float sigmoid(float v) { return 1.0F / (1.0F + __expf(-v)); }

@@ -115,7 +115,6 @@ struct Launch : Operands {
   FaultRecord* fault;
   uint64_t timeout_ns;
   int32_t comm_workers;
-  int32_t tune[8];
   uint64_t* clocks;  // [kNumRoleTimes]
 
   template <class T>

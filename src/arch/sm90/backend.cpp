@@ -7,8 +7,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -292,9 +290,6 @@ Launch Group::make_launch(const RankInput& in, size_t r, const Layout& layout) c
   l.state = &fixed(r)->state;
   l.fault = faults_ + r;
   l.timeout_ns = timeout_ns_;
-  if (const char* t{getenv("MONOMOE_TUNE")}; t != nullptr) {
-    sscanf(t, "%d,%d,%d,%d,%d,%d", &l.tune[0], &l.tune[1], &l.tune[2], &l.tune[3], &l.tune[4], &l.tune[5]);
-  } else l.tune[0] = 8;
   l.clocks = fixed(r)->clocks;
 
   const Dims& d{in.plan.dims};

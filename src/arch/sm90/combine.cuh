@@ -64,15 +64,14 @@ __device__ __forceinline__ void add_rows(uint32_t stage, int32_t rows, int32_t c
         const int32_t col{(thread + v * kGroupThreads) * 8};
         row[i][v] = make_uint4(0, 0, 0, 0);
         if (is_there && col < cols) {
-          row[i][v] =
-              load_shared_16(stage + static_cast<uint32_t>(((first + i) * cols + col) * 2));
+          row[i][v] = load_shared_16(stage + static_cast<uint32_t>(((first + i) * cols + col) * 2));
         }
       }
     }
 #pragma unroll
     for (int32_t i = 0; i < kInFlight; ++i) {
-      const float scale{
-          __shfl_sync(cuda::kFullWarp, mine.routed ? mine.scale : 0.0F, (first + i) % cuda::kLanes)};
+      const float scale{__shfl_sync(cuda::kFullWarp, mine.routed ? mine.scale : 0.0F,
+                                    (first + i) % cuda::kLanes)};
 #pragma unroll
       for (int32_t v = 0; v < kSumVectors; ++v) {
         if (first + i < rows) cuda::add_scaled(&acc[v], scale, row[i][v]);
@@ -115,8 +114,8 @@ __device__ inline void write_chunk(const Context<P>& x, int32_t token, int32_t c
 }
 
 template <class P>
-__device__ inline void combine(const Context<P>& x, WorkerSmem& s, const Consumer& c,
-                               const Work& w, StageCursor at) {
+__device__ inline void combine(const Context<P>& x, WorkerSmem& s, const Consumer& c, const Work& w,
+                               StageCursor at) {
   const Dims& d{x.plan.dims};
   const SumShape shape{sum_shape(d)};
   const int32_t begin{w.task.row * x.plan.tile.sum_tokens};

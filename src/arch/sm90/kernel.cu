@@ -79,8 +79,7 @@ __device__ void begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
     const int32_t words{num_starts(l.plan.dims)};
     for (auto i = static_cast<int32_t>(threadIdx.x); i < words; i += kThreads) {
       const int32_t tiles{l.plan.dims.local_experts() + 1};
-      s.starts[i] =
-          i < tiles ? l.plan.tables.tile_start[i] : expert_rows(l.plan.tables, i - tiles);
+      s.starts[i] = i < tiles ? l.plan.tables.tile_start[i] : expert_rows(l.plan.tables, i - tiles);
     }
   }
   // The other half was used by the launch before; the next launch finds zeros.
@@ -163,8 +162,7 @@ __device__ __forceinline__ void run_worker(const cuda::Launch& launch) {
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& s = *reinterpret_cast<PassSmem<kBackward>*>(raw);
   begin_worker(launch, s);
-  const Context<FixedPlan<kBackward>> x{launch, s.plan, s.counters, s.counter_layout,
-                                        s.arrived};
+  const Context<FixedPlan<kBackward>> x{launch, s.plan, s.counters, s.counter_layout, s.arrived};
   const int32_t group{static_cast<int32_t>(threadIdx.x) / kGroupThreads};
   const bool moves{only_moves(launch, s.arrived)};
   if (group == 0) {

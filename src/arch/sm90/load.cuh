@@ -30,8 +30,10 @@ struct StageCursor {
 /// stages before, which is about what ticket, decoding and waits take.
 class HandOn {
  public:
-  __device__ HandOn(WorkerSmem& s, int32_t begun, int32_t stages, int32_t ahead)
-      : s_{s}, begun_{begun}, left_{max_of(1, stages - ahead)} {
+  static constexpr int32_t kAhead{12};
+
+  __device__ HandOn(WorkerSmem& s, int32_t begun, int32_t stages)
+      : s_{s}, begun_{begun}, left_{max_of(1, stages - kAhead)} {
     if (stages == 0) tell();
   }
   __device__ void step() {
@@ -88,8 +90,8 @@ __device__ inline bool load_backward(const Context<P>& x, WorkerSmem& s, const W
 /// The sums of a block of tokens: slots of one token lie behind each other, so whole rows are one
 /// copy.
 template <class P>
-__device__ inline void load_sums(const Context<P>& x, WorkerSmem& s, const Work& w,
-                                 StageCursor& at, HandOn& hand_on) {
+__device__ inline void load_sums(const Context<P>& x, WorkerSmem& s, const Work& w, StageCursor& at,
+                                 HandOn& hand_on) {
   const Dims& d{x.plan.dims};
   const SumShape shape{sum_shape(d)};
   const int32_t begin{w.task.row * x.plan.tile.sum_tokens};
@@ -108,8 +110,7 @@ __device__ inline void load_sums(const Context<P>& x, WorkerSmem& s, const Work&
         uint64_t* const full{&s.full[at.stage]};
         ptx::barrier_expect(full, static_cast<uint32_t>(all_rows * cols * 2));
         uint8_t* to{s.stages[at.stage]};
-        const Bf16* from{slots +
-                         (int64_t{token} * d.top_k + range * shape.slots) * d.hidden + col};
+        const Bf16* from{slots + (int64_t{token} * d.top_k + range * shape.slots) * d.hidden + col};
         const int32_t at_once{shape.chunks == 1 ? rows : 1};
         const int32_t bytes{at_once * cols * 2};
         for (int32_t k{0}; k < rows; k += at_once) {
@@ -159,7 +160,7 @@ __device__ inline void loader_role(const Context<P>& x, WorkerSmem& s) {
   for (int32_t idx{0};; ++idx) {
     const Work& w{wait_entry(s, idx)};
     if (w.kind == Work::kStop) return;
-    HandOn hand_on{s, idx + 1, w.k_blocks, x.launch.tune[0]};
+    HandOn hand_on{s, idx + 1, w.k_blocks};
     if (w.k_blocks > 0) ptx::fence_proxy_async();
     if (w.kind == static_cast<int32_t>(Kind::kCombine)) {
       load_sums(x, s, w, at, hand_on);

@@ -20,8 +20,8 @@ __device__ __forceinline__ void load_box(void* dst, const void* map, uint64_t* b
 /// `bytes` (a multiple of 16) into shared memory; completes on `b`.
 __device__ __forceinline__ void bulk_load(void* dst, const void* src, uint32_t bytes, uint64_t* b) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          smem_address(dst)),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(smem_address(dst)),
       "l"(src), "r"(bytes), "r"(smem_address(b))
       : "memory");
 }
