@@ -122,7 +122,7 @@ void write_rows(Json& j, const Plan& p) {
   j.key("experts").open('[');
   for (int32_t e{0}; e < p.dims.local_experts(); ++e) {
     j.open('{').pair("expert", p.dims.first_expert() + e);
-    j.pair("rows", expert_rows(p.tables, p.dims.ranks, e));
+    j.pair("rows", expert_rows(p.tables, e));
     j.key("row_tiles").open('[').number(p.tables.tile_start[e]).number(p.tables.tile_start[e + 1]);
     j.close(']').close('}');
   }
