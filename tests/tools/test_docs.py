@@ -78,13 +78,22 @@ def test_field_cases_are_where_their_page_says():
     assert len(numbers(page)) == 83
 
 
-def test_readme_example_runs(tmp_path):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+README_PROGRAMS = re.findall(
+    r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S
+)
+
+
+@pytest.mark.parametrize("number", range(len(README_PROGRAMS)))
+def test_readme_example_runs(tmp_path, number):
     program = tmp_path / "readme.py"
-    program.write_text(re.search(r"```python\n(.*?)```", text, re.S).group(1))
+    program.write_text(README_PROGRAMS[number], encoding="utf-8")
     done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "torch.Size([8, 2, 128, 64])" in done.stdout
+    assert ("torch.Size([8, 2, 128, 64])" if number == 0 else "loss ") in done.stdout
+
+
+def test_readme_has_the_examples_that_are_run():
+    assert len(README_PROGRAMS) == 2 and "class Block" in README_PROGRAMS[1]
 
 
 def test_readme_commands_exist():
