@@ -65,6 +65,12 @@ def check_tensor(subject: str, value) -> None:
         raise TypeError(
             f"{subject}: a strided tensor wanted, {value.layout} given; pass {subject}.to_dense()"
         )
+    if value.is_nested or value.is_quantized:
+        kind = "nested" if value.is_nested else "quantized"
+        raise TypeError(
+            f"{subject}: a tensor of plain values wanted, a {kind} one given; "
+            "pass its padded or dequantized tensor"
+        )
     if value.device.type not in ("cpu", "cuda"):
         raise TypeError(
             f"{subject}: a tensor on a CPU or CUDA device wanted, {value.device} given; "
@@ -95,6 +101,18 @@ def whole(subject: str, value) -> int:
             f"{subject}: an integer of 64 bits wanted, {index} given; pass a smaller one"
         )
     return index
+
+
+def token_counts(value) -> list[int]:
+    """tokens_per_rank as integers; the library knows whether they fit."""
+    try:
+        counts = list(value)
+    except TypeError:
+        raise TypeError(
+            f"tokens_per_rank: a sequence of integers wanted, {type(value).__name__} given; "
+            "pass one count for each rank"
+        ) from None
+    return [whole("tokens_per_rank", count) for count in counts]
 
 
 def number(subject: str, value) -> float:
@@ -441,8 +459,8 @@ def schedule(
     tables = new_tables(group.id, topk_ids, experts)
     if tokens_per_rank is None:
         tokens_per_rank = native().split_tokens(size(topk_ids, 0), group.ranks)
-    tokens_per_rank = tuple(whole("tokens_per_rank", tokens) for tokens in tokens_per_rank)
-    made = Schedule(topk_ids, tables, experts, size(topk_ids, 1), tokens_per_rank, group)
+    counts = tuple(token_counts(tokens_per_rank))
+    made = Schedule(topk_ids, tables, experts, size(topk_ids, 1), counts, group)
     native().schedule(group.id, topk_ids, *_route(made))
     return made
 

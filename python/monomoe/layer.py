@@ -19,7 +19,7 @@ from .functional import (
     default_group,
     explain,
     number,
-    whole,
+    token_counts,
 )
 
 
@@ -137,6 +137,11 @@ class MoELayer(nn.Module):
                 f"pass the router's {self.top_k} choices a token or make the layer with "
                 f"top_k={topk_ids.shape[1]}"
             )
+        if topk_ids.dim() == 2 and topk_weights.shape != topk_ids.shape:
+            raise ValueError(
+                f"topk_weights: {list(topk_ids.shape)} as topk_ids wanted, "
+                f"{list(topk_weights.shape)} given; pass one weight for each id"
+            )
         params = (
             self.gate_up,
             self.down,
@@ -145,9 +150,9 @@ class MoELayer(nn.Module):
             self.shared_score,
         )
         handle = self.group.handle
-        split = None if tokens_per_rank is None else list(tokens_per_rank)
-        if split is not None and not torch.compiler.is_compiling():
-            split = [whole("tokens_per_rank", tokens) for tokens in split]
+        split = tokens_per_rank
+        if split is not None:  # (in a graph that is compiled the counts may be symbols)
+            split = list(split) if torch.compiler.is_compiling() else token_counts(split)
         tables = torch.ops.monomoe.schedule(topk_ids, handle, self.experts, split)
         learns = torch.is_grad_enabled() and any(
             t is not None and t.requires_grad for t in (x, topk_weights, *params)

@@ -122,10 +122,10 @@ def absent(tokens=64, backwards=False):
         forward(inputs.x, inputs.topk_weights, inputs.weights, sched)
 
 
-def layer_call(ids=None, x=None, **options):
-    layer = MoELayer(16, 24, 4, 2, **options)
-    layer(zeros(8, 16) if x is None else x, torch.zeros(8, 2).long() if ids is None else ids,
-          torch.zeros(8, 2))  # fmt: skip
+def layer_call(x=None, ids=None, weights=None):
+    layer = MoELayer(16, 24, 4, 2)
+    given = (zeros(8, 16), torch.zeros(8, 2).long(), torch.zeros(8, 2))
+    layer(*(own if other is None else other for own, other in zip(given, (x, ids, weights))))
 
 
 def layer_main_grad():
@@ -178,6 +178,7 @@ PROVOCATIONS = [
     # arguments of any call
     spoiled("forward", x=None),
     spoiled("forward", x=zeros(8, 16).to_sparse()),
+    lambda: spoiled("forward", x=torch.nested.nested_tensor([zeros(8, 16)]))(),
     spoiled("forward", x=torch.zeros(8, 16, dtype=BF16, device="meta")),
     spoiled("forward", topk_weights=negated()),
     spoiled("forward", x=torch.zeros(1, 1, 1, 8, 16, dtype=BF16)),
@@ -197,6 +198,7 @@ PROVOCATIONS = [
     spoiled("schedule", ids=torch.zeros(8, 5).long()),
     spoiled("schedule", ids=torch.zeros(1, 1, dtype=torch.int32).expand(2**30, 2)),
     spoiled("schedule", experts=0),
+    spoiled("schedule", split=8),
     spoiled("schedule", split=[4, 3]),
     spoiled("schedule", split=[8]),
     spoiled("schedule", split=[9, -1]),
@@ -248,6 +250,7 @@ PROVOCATIONS = [
     lambda: layer_call(x=zeros(8, 24)),
     lambda: layer_call(ids=torch.zeros(5, 2).long()),
     lambda: layer_call(ids=torch.zeros(8, 3).long()),
+    lambda: layer_call(weights=torch.zeros(8)),
     layer_main_grad,
     second_derivative,
     lambda: torch.save(MoELayer(16, 24, 4, 2), io.BytesIO()),
@@ -265,6 +268,7 @@ def row_of(error: Exception, rows) -> check_errors_doc.Row | None:
     return max(fits, key=lambda r: len(r.text.replace(check_errors_doc.GAP, "")), default=None)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_every_message_of_the_table_is_provoked(monkeypatch):
     rows = check_errors_doc.rows(ROOT)
     assert len(rows) > 60

@@ -127,6 +127,8 @@ def test_number_of_experts_is_refused(experts, error, sentence):
      "a rank without tokens has 0"),
     ([2**40, 8 - 2**40], ValueError, "tokens_per_rank: a value in [0, 1073741824] wanted, "
      "1099511627776 given; a rank without tokens has 0"),
+    (8, TypeError, "tokens_per_rank: a sequence of integers wanted, int given; "
+     "pass one count for each rank"),
     ([4.0, 4.0], TypeError, "tokens_per_rank: an integer wanted, float given; "
      "pass int(...) of it"),
 ])  # fmt: skip
@@ -715,6 +717,21 @@ def test_layer_names_the_input_that_does_not_fit():
         layer(torch.zeros(8, 24).bfloat16(), ids, weights)
     with pytest.raises(ValueError, match=r"topk_ids: \[8, 2\] wanted, \[5, 2\] given"):
         layer(x, ids[:5], weights)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["nested", "quantized"])
+def test_tensors_of_other_kinds_are_refused(kind):
+    layer = MoELayer(16, 24, 4, 2)
+    if kind == "nested":
+        x = torch.nested.nested_tensor([zeros(8, 16)])
+    elif hasattr(torch, "quantize_per_tensor"):  # about to leave torch
+        x = torch.quantize_per_tensor(torch.zeros(8, 16), 1.0, 0, torch.qint8)
+    else:
+        return
+    refused(lambda: layer(x, torch.zeros(8, 2).long(), torch.zeros(8, 2)), TypeError,
+            f"x: a tensor of plain values wanted, a {kind} one given; "
+            "pass its padded or dequantized tensor")  # fmt: skip
 
 
 def test_lazily_negated_views_are_refused_by_name():
