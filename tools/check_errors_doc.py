@@ -6,8 +6,8 @@ that is only known when it happens is written as an ellipsis. What is streamed t
 (runtime/faults.cpp, runtime/step.cpp) is looked for piece by piece.
 
 A row of the table is `| message | raised as | tests |`. Each message has its row and each row its
-message, with the type that Python raises; tests are named as in docs/tests.md and exist, or the cell says
-`none: reason`.
+message, with the type that Python raises; tests are named as in docs/tests.md and exist, or the
+cell says `none: reason`.
 --list prints the messages of the sources.
 """
 

@@ -1,7 +1,8 @@
 """Runs everything that needs no GPU: `run_tests.py [STEP...]`; called by `make test`.
 
 Each step writes its output to build/logs/STEP.log; it is shown here only if the step fails, or with
-V=1 in the environment. Twice a minute a line says what a step is at. All steps run, whatever fails; the last line says "N passed, N failed".
+V=1 in the environment. Twice a minute a line says what a step is at. All steps run, whatever fails;
+the last line says "N passed, N failed".
 """
 
 import dataclasses

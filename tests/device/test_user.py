@@ -333,7 +333,7 @@ def test_ops_pass_opcheck():
         _, saved = torch.ops.monomoe.forward(*args)
         torch.library.opcheck(
             torch.ops.monomoe.backward,
-            (inputs.dy, inputs.x, inputs.topk_weights, *params, tables, saved, *options, [True] * 7),
+            (inputs.dy, *args[: 2 + len(params)], tables, saved, *options, [True] * 7),
             test_utils=utils,
         )
 

@@ -587,8 +587,8 @@ def test_integers_that_do_not_fit_64_bits_are_refused(subject, make):
 def test_huge_numbers_are_infinite():
     call = Call()
     call.limit = 10**400
-    refused(call.forward, ValueError,
-            "swiglu_limit: a finite value > 0 wanted, inf given; pass None for no clamp")  # fmt: skip
+    sentence = "swiglu_limit: a finite value > 0 wanted, inf given; pass None for no clamp"
+    refused(call.forward, ValueError, sentence)
 
 
 @pytest.mark.parametrize("options, error, sentence", [

@@ -108,7 +108,7 @@ def test_plan_prints_tasks_order_waits_and_memory(capsys):
     assert main(["plan", *SIZES, "--shared", "64", "--tickets", "5"]) == 0
     text = capsys.readouterr().out
     for line in ("forward on rank 0 of 2", "main line: ", "tickets, the first 5",
-                 "gate_up              expert 0 tile 0 column 0           waits for rows_ready[0] = ",
+                 "  gate_up              expert 0 tile 0 column 0 ", " waits for rows_ready[0] = ",
                  "stage_flag[0] of this call", "raises rows_ready[0]", "  heap   x_stage ",
                  "  saved  preact ", "counters: rows_ready "):  # fmt: skip
         assert line in text, line

@@ -1,5 +1,5 @@
-"""What torch does with the layer beyond one step: main_grads that come and go, checkpoints, compiled
-graphs, gradients of gradients."""
+"""What torch does with the layer beyond one step: main_grads that come and go, checkpoints,
+compiled graphs, gradients of gradients."""
 
 import pathlib
 import shutil
@@ -55,7 +55,8 @@ ZEROS = "make it with torch.zeros(parameter.shape)"
     ("gate_up", lambda s: torch.zeros(s[0]), ValueError,
      f"gate_up.main_grad: shape [6, 2, 40, 64] of its parameter wanted, [6] given; {ZEROS}"),
     ("gate_up", lambda s: torch.zeros(s[0], 2 * s[2], s[3]), ValueError,
-     f"gate_up.main_grad: shape [6, 2, 40, 64] of its parameter wanted, [6, 80, 64] given; {ZEROS}"),
+     "gate_up.main_grad: shape [6, 2, 40, 64] of its parameter wanted, [6, 80, 64] given; "
+     f"{ZEROS}"),
     ("shared_gate_up", lambda s: torch.zeros(1), ValueError,
      f"shared_gate_up.main_grad: shape [2, 24, 64] of its parameter wanted, [1] given; {ZEROS}"),
     ("gate_up", lambda s: torch.zeros(s, dtype=torch.bfloat16), TypeError,

@@ -63,7 +63,8 @@ def test_field_cases_are_where_their_page_says():
         return set(re.findall(r"\bF\d{2,3}\b", text))
 
     def named(folder, pattern):
-        text = "".join(p.read_text(encoding="utf-8") for p in sorted((ROOT / folder).rglob(pattern)))
+        files = sorted((ROOT / folder).rglob(pattern))
+        text = "".join(path.read_text(encoding="utf-8") for path in files)
         return set(re.findall(r"(?:def test_|TEST\(FieldCases, )(F\d{2,3})_", text))
 
     page = (ROOT / "docs" / "field_cases.md").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
-"""List what one call does on one rank: its tasks in order, what each waits for and raises, and where
-everything lies in memory. As text, as JSON (--json), or as a picture of the first tickets of each
-line (--svg FILE).
+"""List what one call does on one rank: its tasks in order, what each waits for and raises, and
+where everything lies in memory. As text, as JSON (--json), or as a picture of the first tickets of
+each line (--svg FILE).
 
 A line is a queue: workers take its tickets in order. "main" has the matrix products, "move" brings
 rows, "combine" sums them up. A ticket may be taken early, but starts only when every counter it
@@ -18,8 +18,6 @@ import torch
 
 from .. import functional, testing
 from .plan_svg import draw
-
-_ARROW_LISTS = ("waits", "raises", "last_raises")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size("--tickets", "N", 12, "tickets of each line to list or draw")
     size("--seed", "SEED", 0, "of the routes")
     parser.add_argument("--score", action="store_true", help="gate the shared expert's output")
-    parser.add_argument("--backward", action="store_true", help="the backward call; default forward")
+    parser.add_argument("--backward", action="store_true", help="the backward call, not forward")
     parser.add_argument(
-        "--routing", choices=testing.ROUTINGS, default="random", help="made-up routes; default random"
+        "--routing", choices=testing.ROUTINGS, default="random", help="made-up routes; random"
     )
     parser.add_argument(
         "--ids", type=Path, metavar="FILE",

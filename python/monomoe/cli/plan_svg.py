@@ -1,5 +1,5 @@
-"""The picture of `plan`: the first tickets of each line as boxes, arrows from what raises a counter to
-what waits for it. A text of SVG; any browser shows it, and says more where the pointer rests."""
+"""The picture of `plan`: the first tickets of each line as boxes, arrows from what raises a counter
+to what waits for it. A text of SVG; any browser shows it, and says more where the pointer rests."""
 
 from __future__ import annotations
 
