@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "monomoe/config.h"
@@ -120,5 +121,9 @@ std::string describe(const Tensor& topk_ids, const Shape& shape, const Config& c
 
 /// Names of the backends this build contains and this machine can run, best first.
 std::vector<std::string> backends();
+
+/// What this build holds and this machine offers for GPUs, as names and values: kernels, versions,
+/// devices and whether each can be used.
+std::vector<std::pair<std::string, std::string>> environment();
 
 }  // namespace monomoe

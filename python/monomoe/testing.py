@@ -126,6 +126,13 @@ class Inputs:
     weights: Weights  # gate and up are views of one [E, 2, I, H]
     dy: Tensor  # [T, H] bf16
 
+    def to(self, device: str) -> Inputs:
+        """The same on another device."""
+        return Inputs(
+            self.x.to(device), self.topk_ids.to(device), self.topk_weights.to(device),
+            self.weights.map(lambda t: t.to(device)), self.dy.to(device),
+        )  # fmt: skip
+
 
 def make_inputs(case: Case) -> Inputs:
     """The inputs of a case, on the CPU."""
@@ -404,9 +411,10 @@ def poison(group: Group, byte: int) -> None:
     native().testing_poison(group.id, byte)
 
 
-def set_epoch(group: Group, epoch: int) -> None:
-    """The epoch that the next call uses, as an unsigned 32-bit number."""
-    native().testing_set_epoch(group.id, epoch)
+def set_epoch(group: Group, epoch: int, renews: bool = True) -> None:
+    """The epoch that the next call uses, as an unsigned 32-bit number. renews: as in a new group;
+    else as if many calls that were too small to use all flags had run."""
+    native().testing_set_epoch(group.id, epoch, renews)
 
 
 def never_start(group: Group, rank: int) -> None:
@@ -417,6 +425,21 @@ def never_start(group: Group, rank: int) -> None:
 def start_late(group: Group, rank: int, seconds: float) -> None:
     """This rank starts that late in later calls (-1: none does). Executor "threads" only."""
     native().testing_start_late(group.id, rank, seconds)
+
+
+CALL_PARTS = {"schedule": 1, "kind": 2, "sizes": 4}
+PAUSES = {"launch": 0, "stage": 1, "dispatch": 2, "push": 3}
+
+
+def falsify(group: Group, rank: int, *parts: str) -> None:
+    """In later calls this rank tells its peers that it makes another call, different in these
+    parts of CALL_PARTS (none: the truth)."""
+    native().testing_falsify(group.id, rank, sum(CALL_PARTS[part] for part in parts))
+
+
+def pause(group: Group, rank: int, at: str, us: int) -> None:
+    """GPUs: in later calls each launch, or each task of that kind, of this rank sleeps."""
+    native().testing_pause(group.id, rank, PAUSES[at], us)
 
 
 def hold(group: Group, rank: int, task_idx: int) -> None:

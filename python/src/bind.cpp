@@ -351,6 +351,16 @@ MONOMOE_EXPORT(backends) {
   return names;
 }
 
+// -> name, value, name, value, ...
+MONOMOE_EXPORT(environment) {
+  ffi::Array<ffi::String> all;
+  for (const auto& [name, value] : environment()) {
+    all.push_back(name);
+    all.push_back(value);
+  }
+  return all;
+}
+
 // ----------------------------------------------------------------------------------- testing.h
 
 MONOMOE_EXPORT(testing_set_executor) {
@@ -376,7 +386,8 @@ MONOMOE_EXPORT(testing_poison) {
 
 MONOMOE_EXPORT(testing_set_epoch) {
   const auto group = in.group();
-  testing::set_epoch(*group, static_cast<uint32_t>(in.take<int64_t>()));
+  const auto epoch = static_cast<uint32_t>(in.take<int64_t>());
+  testing::set_epoch(*group, epoch, in.take<bool>());
   return nullptr;
 }
 
@@ -390,6 +401,21 @@ MONOMOE_EXPORT(testing_start_late) {
   const auto group = in.group();
   const auto rank = in.take<int64_t>();
   testing::start_late(*group, rank, in.take<double>());
+  return nullptr;
+}
+
+MONOMOE_EXPORT(testing_falsify) {
+  const auto group = in.group();
+  const auto rank = in.take<int64_t>();
+  testing::falsify(*group, rank, static_cast<uint32_t>(in.take<int64_t>()));
+  return nullptr;
+}
+
+MONOMOE_EXPORT(testing_pause) {
+  const auto group = in.group();
+  const auto rank = in.take<int64_t>();
+  const auto at = static_cast<testing::PauseAt>(in.take<int64_t>());
+  testing::pause(*group, rank, at, static_cast<uint32_t>(in.take<int64_t>()));
   return nullptr;
 }
 

@@ -4,12 +4,21 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/sym_heap.h"
 #include "plan/graph.h"
 
 namespace monomoe {
 
+enum class FaultReason : uint8_t {
+  kWait,    // a wait expired
+  kIdle,    // nobody waits: only the missing ranks have work left
+  kCalls,   // a rank is in another call
+  kIds,     // schedule: the ids of a rank did not come
+  kBlocks,  // schedule: blocks of the launch did not start
+};
+
 struct Fault {
-  bool waited{true};  // false: the other ranks are done, only the missing ones have work left
+  FaultReason reason{FaultReason::kWait};
   int32_t rank{0};
   int32_t worker{0};
   Line line{Line::kMain};
@@ -21,6 +30,11 @@ struct Fault {
   bool backward{false};
   double waited_s{0};
   std::vector<int32_t> missing;  // ranks whose launch word is not of this epoch
+
+  // kCalls: what the two ranks have said they do.
+  int32_t peer{0};
+  LaunchWord own{};
+  LaunchWord other{};
 };
 
 }  // namespace monomoe

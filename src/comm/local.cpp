@@ -35,13 +35,13 @@ void LocalHeaps::reserve(int32_t rank, int64_t bytes, int64_t arrivals, int64_t 
   if (r.stage_flags.size() < static_cast<size_t>(flags)) {
     r.stage_flags.resize(static_cast<size_t>(flags), static_cast<int32_t>(epoch));
   }
-  if (r.words.empty()) r.words.resize(ranks_.size(), LaunchWord{epoch, 0, 0, 0});
+  if (r.words.empty()) r.words.resize(ranks_.size(), LaunchWord::idle(epoch));
 }
 
 void LocalHeaps::set_epoch(uint32_t epoch) {
   for (Rank& r : ranks_) {
     for (int32_t& f : r.stage_flags) f = static_cast<int32_t>(epoch);
-    for (LaunchWord& w : r.words) w.epoch = epoch;
+    for (LaunchWord& w : r.words) w = LaunchWord::idle(epoch);
   }
 }
 

@@ -39,4 +39,9 @@ bool is_served(const Device& device) {
   return false;
 }
 
+std::string why_not_served(const Device& device) {
+  return device.kind == DeviceKind::kCuda ? sm90_refusal(device.index)
+                                          : "no backend serves that device here";
+}
+
 }  // namespace monomoe

@@ -42,4 +42,7 @@ Backend& backend_for(const Device& device);
 /// Is there a backend for tensors on `device`?
 bool is_served(const Device& device);
 
+/// Why there is none: wanted, found.
+std::string why_not_served(const Device& device);
+
 }  // namespace monomoe

@@ -12,10 +12,6 @@
 namespace monomoe {
 namespace {
 
-/// Launches after which all flags are renewed: flags that a smaller call does not use would else
-/// look raised once they are 2^31 launches old (plan/epoch.h).
-constexpr uint32_t kFlagRefresh{1U << 30U};
-
 /// Memory of all ranks for these plans, and every rank's view of it.
 std::vector<cpu::RankLaunch> bind_memory(Group::Impl& g, const std::vector<RankPlan>& plans,
                                          uint32_t epoch) {
@@ -48,7 +44,7 @@ std::vector<cpu::RankLaunch> bind_memory(Group::Impl& g, const std::vector<RankP
   g.hooks.layouts = layouts;
   // Nothing can fail any more: the epoch and its half of the counters are used from here on.
   g.epoch = epoch;
-  if (epoch % kFlagRefresh == 0) g.heaps.set_epoch(epoch - 1);
+  if (renews_flags(epoch)) g.heaps.set_epoch(epoch - 1);
   for (size_t i{0}; i < out.size(); ++i) {
     out[i].counters = g.counters[i].begin_launch(epoch, out[i].counter_layout.words);
     out[i].chain_counters =
@@ -58,16 +54,35 @@ std::vector<cpu::RankLaunch> bind_memory(Group::Impl& g, const std::vector<RankP
 }
 
 /// At entry a launch tells every peer who it is.
-void write_launch_words(const std::vector<cpu::RankLaunch>& ranks, int32_t absent) {
+void write_launch_words(const std::vector<cpu::RankLaunch>& ranks, const TestHooks& hooks) {
   for (const cpu::RankLaunch& r : ranks) {
-    const Plan& p{r.plan};
-    if (p.dims.rank == absent) continue;
-    const LaunchWord word{
-        p.epoch, p.backward ? 2U : 1U, p.tables.header->hash,
-        static_cast<uint32_t>(p.dims.hidden * 31 + p.dims.top_k * 7 + p.dims.experts +
-                              p.knobs.save_tiles * 1009 + (p.knobs.save_x ? 1 : 0))};
-    for (const HeapView& h : r.heaps) h.words[p.dims.rank] = word;
+    const int32_t rank{r.plan.dims.rank};
+    if (rank == hooks.absent_rank) continue;
+    const LaunchWord word{launch_word(r.plan, rank == hooks.odd_rank ? hooks.odd : 0)};
+    for (const HeapView& h : r.heaps) h.words[rank] = word;
   }
+}
+
+/// Ranks that are in different calls must not touch each other. All words are there already, so
+/// one look is enough.
+std::optional<Fault> compare_calls(const std::vector<cpu::RankLaunch>& ranks) {
+  const uint32_t epoch{ranks[0].plan.epoch};
+  const LaunchWord* const words{ranks[0].heaps[0].words};
+  const auto num_ranks = static_cast<int32_t>(ranks.size());
+  int32_t own{0};
+  while (own < num_ranks && words[own].epoch() != epoch) ++own;
+  for (int32_t peer{own + 1}; peer < num_ranks; ++peer) {
+    if (words[peer].epoch() != epoch || words[peer].stamp == words[own].stamp) continue;
+    Fault f;
+    f.reason = FaultReason::kCalls;
+    f.rank = own;
+    f.peer = peer;
+    f.epoch = epoch;
+    f.own = words[own];
+    f.other = words[peer];
+    return f;
+  }
+  return std::nullopt;
 }
 
 class CpuBackend final : public Backend {
@@ -98,8 +113,9 @@ class CpuBackend final : public Backend {
     std::vector<cpu::RankLaunch> ranks{bind_memory(g, plans, g.epoch + 1)};
     for (size_t i{0}; i < ranks.size(); ++i)
       static_cast<Operands&>(ranks[i]) = bind_operands(call, plans[i]);
-    write_launch_words(ranks, g.hooks.absent_rank);
     const TestHooks& h{g.hooks};
+    write_launch_words(ranks, h);
+    if (auto fault = compare_calls(ranks)) return fault;
     const cpu::RunResult result{
         cpu::run(ranks, {h.order, h.seed, plans[0].plan.knobs.workers, g.timeout_s, h.absent_rank,
                          h.absent_s, h.held_rank, h.held_at})};

@@ -39,7 +39,10 @@ struct TestHooks {
   double absent_s{1e9};
   int32_t held_rank{-1};
   int64_t held_at{0};
-  uint8_t fill{0};  // byte of new memory
+  int32_t odd_rank{-1};              // says that it makes another call
+  uint32_t odd{0};                   // in which respect: OddCall
+  std::vector<sm90::Pauses> pauses;  // [ranks] us, GPUs only
+  uint8_t fill{0};                   // byte of new memory
   int64_t gap_bytes{0};
   std::vector<int64_t> tasks_done;
   std::vector<Layout> layouts;  // of the last call on the CPU

@@ -3,6 +3,9 @@
 #ifdef MONOMOE_CUDA
 
 #include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <utility>
 
 #include "arch/sm90/backend.h"
 #include "base/expect.h"
@@ -13,10 +16,29 @@
 namespace monomoe {
 namespace {
 
+/// What the device part throws, as errors for the caller. (std::bad_alloc is for step.cpp.)
+template <class F>
+auto translated(const F& call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::runtime_error& e) {  // sm90::Refused or an error of CUDA: sentences both
+    throw Error{ErrorCode::kBackend, e.what()};
+  }
+}
+
+sm90::Circumstances circumstances(const TestHooks& h) {
+  return {h.absent_rank, h.odd_rank, h.odd, h.pauses};
+}
+
 sm90::DeviceGroup& device_group(Group::Impl& g, const Device& device) {
-  auto& slot = g.devices[device.index];
-  if (!slot) slot = sm90::DeviceGroup::make(device.index, g.ranks, g.timeout_s);
-  return *slot;
+  const auto at = g.devices.find(device.index);
+  if (at != g.devices.end()) return *at->second;
+  auto made = translated([&] {
+    return sm90::DeviceGroup::make(device.index, g.ranks, g.timeout_s, circumstances(g.hooks));
+  });
+  return *(g.devices[device.index] = std::move(made));
 }
 
 class Sm90Backend final : public Backend {
@@ -37,8 +59,11 @@ class Sm90Backend final : public Backend {
       const int64_t first{t.first_token * ids.stride[0] * (wide ? 8 : 4)};
       ranks.push_back({t.dims, static_cast<const std::byte*>(ids.data) + first, t.words});
     }
-    device_group(g, ids.device)
-        .schedule(ranks, g.tile, {wide, ids.stride[0], ids.stride[1]}, stream);
+    sm90::DeviceGroup& device{device_group(g, ids.device)};
+    translated([&] {
+      device.schedule(ranks, g.tile, {wide, ids.stride[0], ids.stride[1]}, circumstances(g.hooks),
+                      stream);
+    });
   }
 
   std::optional<Fault> run(Group::Impl& g, const Call& call,
@@ -46,8 +71,11 @@ class Sm90Backend final : public Backend {
     std::vector<sm90::RankInput> ranks;
     for (const RankPlan& p : plans) ranks.push_back({p.plan, p.facts, bind_operands(call, p)});
     const auto comm = call.backward ? call.config.bwd_comm_sms : call.config.fwd_comm_sms;
-    device_group(g, call.x.device)
-        .run(ranks, static_cast<int32_t>(comm.value_or(0)), g.hooks.absent_rank, call.stream);
+    sm90::DeviceGroup& device{device_group(g, call.x.device)};
+    translated([&] {
+      device.run(ranks, static_cast<int32_t>(comm.value_or(0)), circumstances(g.hooks),
+                 call.stream);
+    });
     return std::nullopt;
   }
 
@@ -81,6 +109,10 @@ Backend* sm90_backend() {
   return usable ? &backend : nullptr;
 }
 
+std::string sm90_refusal(int32_t device) { return sm90::query(device).reason; }
+
+std::vector<std::pair<std::string, std::string>> sm90_environment() { return sm90::environment(); }
+
 }  // namespace monomoe
 
 #else
@@ -88,6 +120,14 @@ Backend* sm90_backend() {
 namespace monomoe {
 
 Backend* sm90_backend() { return nullptr; }
+
+std::string sm90_refusal(int32_t /*device*/) {
+  return "a build with CUDA 13 wanted, one without it found";
+}
+
+std::vector<std::pair<std::string, std::string>> sm90_environment() {
+  return {{"kernels", "none: built without CUDA"}};
+}
 
 }  // namespace monomoe
 

@@ -10,6 +10,7 @@
 #include "runtime/backend.h"
 #include "runtime/faults.h"
 #include "runtime/planner.h"
+#include "runtime/sm90_backend.h"
 #include "runtime/validate.h"
 
 namespace monomoe {
@@ -142,6 +143,8 @@ void backward(Group& group, const BackwardArgs& args) {
     run_call(g, check_backward(g, args));
   });
 }
+
+std::vector<std::pair<std::string, std::string>> environment() { return sm90_environment(); }
 
 std::vector<std::string> backends() {
   std::vector<std::string> names;

@@ -68,13 +68,13 @@ std::string stray_write(Group& group, uint8_t byte) {
   return {};
 }
 
-void set_epoch(Group& group, uint32_t epoch) {
+void set_epoch(Group& group, uint32_t epoch, bool renews) {
   Group::Impl& g{group.impl()};
   const std::lock_guard lock{g.mutex};
   g.epoch = epoch - 1;
-  g.heaps.set_epoch(epoch - 1);
+  if (renews) g.heaps.set_epoch(epoch - 1);
   for (CounterMemory& c : g.counters) c.clear();
-  for (auto& [index, device] : g.devices) device->set_epoch(epoch);
+  for (auto& [index, device] : g.devices) device->set_epoch(epoch, renews);
 }
 
 void never_start(Group& group, int64_t rank) {
@@ -87,6 +87,19 @@ void start_late(Group& group, int64_t rank, double seconds) {
   const std::lock_guard lock{group.impl().mutex};
   group.impl().hooks.absent_rank = static_cast<int32_t>(rank);
   group.impl().hooks.absent_s = seconds;
+}
+
+void falsify(Group& group, int64_t rank, uint32_t parts) {
+  const std::lock_guard lock{group.impl().mutex};
+  group.impl().hooks.odd_rank = static_cast<int32_t>(rank);
+  group.impl().hooks.odd = parts;
+}
+
+void pause(Group& group, int64_t rank, PauseAt at, uint32_t us) {
+  Group::Impl& g{group.impl()};
+  const std::lock_guard lock{g.mutex};
+  g.hooks.pauses.resize(static_cast<size_t>(g.ranks));
+  g.hooks.pauses.at(static_cast<size_t>(rank)).at(static_cast<size_t>(at)) = us;
 }
 
 void hold(Group& group, int64_t rank, int64_t task_idx) {

@@ -34,14 +34,27 @@ void set_gaps(Group& group, int64_t bytes);
 /// call; empty: nowhere. Wants `poison` with `byte` before the call.
 std::string stray_write(Group& group, uint8_t byte);
 
-/// The epoch the next call uses; to start just below 2^32.
-void set_epoch(Group& group, uint32_t epoch);
+/// The epoch the next call uses; to start just below 2^32. `renews`: as in a new group; else flags
+/// keep their values, as if the calls in between had been too small to use them.
+void set_epoch(Group& group, uint32_t epoch, bool renews = true);
 
 /// Rank `rank` never starts in later calls (-1: all start).
 void never_start(Group& group, int64_t rank);
 
 /// Threads: rank `rank` starts that late in later calls (-1: none does).
 void start_late(Group& group, int64_t rank, double seconds);
+
+/// Parts of a call, to be added up.
+enum CallPart : uint32_t { kSchedule = 1, kKind = 2, kSizes = 4 };
+
+/// In later calls rank `rank` tells its peers that it makes another call than they, different in
+/// `parts` (rank -1: all tell the truth).
+void falsify(Group& group, int64_t rank, uint32_t parts);
+
+enum class PauseAt : uint8_t { kLaunch, kStage, kDispatch, kPush };
+
+/// GPUs: in later calls every launch, or every task of that kind, of `rank` sleeps for `us`.
+void pause(Group& group, int64_t rank, PauseAt at, uint32_t us);
 
 /// Sequential executors: rank `rank` stops before its n-th task until nothing else can run
 /// (rank -1: nobody stops).

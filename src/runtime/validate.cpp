@@ -179,7 +179,7 @@ void check_distinct(const std::vector<Named>& outputs, const std::vector<Named>&
 void check_device(const Tensor& t, const char* name, const Device& device) {
   if (!is_served(t.device)) {
     refuse(ErrorCode::kType, name, "a tensor on " + served_devices(), text(t.device) + " given",
-           "no backend serves that device here; `python -m monomoe doctor` says more");
+           why_not_served(t.device) + "; `python -m monomoe doctor` says more");
   }
   if (t.device == device) return;
   refuse(ErrorCode::kType, name, "a tensor on " + text(device), text(t.device) + " given",

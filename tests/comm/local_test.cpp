@@ -56,7 +56,7 @@ TEST(LocalHeaps, NewFlagsAndWordsHoldTheEpochOfTheLastLaunch) {
     const HeapView v{heaps.view(rank)};
     for (int32_t i{0}; i < 3; ++i) EXPECT_EQ(v.arrivals[i], 0);
     for (int32_t i{0}; i < 2; ++i) EXPECT_EQ(static_cast<uint32_t>(v.stage_flags[i]), 0xFFFFFFFFU);
-    for (int32_t peer{0}; peer < 2; ++peer) EXPECT_EQ(v.words[peer].epoch, 0xFFFFFFFFU);
+    for (int32_t peer{0}; peer < 2; ++peer) EXPECT_EQ(v.words[peer].epoch(), 0xFFFFFFFFU);
     EXPECT_EQ(*v.abort, 0);
   }
 }
@@ -67,7 +67,7 @@ TEST(LocalHeaps, GrowthKeepsRaisedFlagsAndCounts) {
   HeapView v{heaps.view(0)};
   v.arrivals[1] = 9;
   v.stage_flags[0] = 5;
-  v.words[1].epoch = 5;
+  v.words[1] = LaunchWord::idle(5);
   heaps.reserve(0, 100000, 300, 200, 5, 0);
   v = heaps.view(0);
   EXPECT_EQ(v.arrivals[1], 9);
@@ -75,8 +75,8 @@ TEST(LocalHeaps, GrowthKeepsRaisedFlagsAndCounts) {
   EXPECT_EQ(v.stage_flags[0], 5);
   EXPECT_EQ(v.stage_flags[1], 4) << "never raised: the epoch it was made in";
   EXPECT_EQ(v.stage_flags[199], 5);
-  EXPECT_EQ(v.words[1].epoch, 5U);
-  EXPECT_EQ(v.words[0].epoch, 4U);
+  EXPECT_EQ(v.words[1].epoch(), 5U);
+  EXPECT_EQ(v.words[0].epoch(), 4U);
 }
 
 TEST(LocalHeaps, ASmallerLaunchShrinksNothing) {
@@ -96,7 +96,7 @@ TEST(LocalHeaps, SetEpochReachesEveryFlagAndWord) {
   for (const int32_t rank : {0, 1, 2}) {
     const HeapView v{heaps.view(rank)};
     for (int32_t i{0}; i < 4; ++i) EXPECT_EQ(v.stage_flags[i], 100);
-    for (int32_t peer{0}; peer < 3; ++peer) EXPECT_EQ(v.words[peer].epoch, 100U);
+    for (int32_t peer{0}; peer < 3; ++peer) EXPECT_EQ(v.words[peer].epoch(), 100U);
   }
 }
 

@@ -37,18 +37,10 @@ def named(cases):
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 
-def to_cuda(inputs: testing.Inputs) -> testing.Inputs:
-    move = lambda t: t.cuda()  # noqa: E731
-    return testing.Inputs(
-        move(inputs.x), move(inputs.topk_ids), move(inputs.topk_weights),
-        inputs.weights.map(move), move(inputs.dy),
-    )  # fmt: skip
-
-
 def run(case: Case, ranks=1, config=None, group=None) -> dict[str, torch.Tensor]:
     """All results, on the CPU."""
     group = group or Group.local(ranks, timeout_s=5)
-    got = testing.run_layer(to_cuda(testing.make_inputs(case)), group, case, config)
+    got = testing.run_layer(testing.make_inputs(case).to("cuda"), group, case, config)
     torch.cuda.synchronize()
     group.check()
     return {name: t.cpu() for name, t in got.items()}
@@ -134,7 +126,7 @@ def test_float32_gradients_round_to_the_bf16_ones(case):
 
 def accumulate(case, group, start: float, config=Config(weight_grad="fp32")):
     """main_grads that began as `start`, and what was written to them."""
-    inputs = to_cuda(testing.make_inputs(case))
+    inputs = testing.make_inputs(case).to("cuda")
     sched = schedule(
         inputs.topk_ids, case.experts, group, tokens_per_rank=case.tokens_per_rank(group.ranks)
     )
@@ -174,7 +166,7 @@ def test_experts_without_rows_get_gradient_plus_zero():
 
 def test_only_what_is_asked_for_is_computed_with_the_same_bits():
     case = CASES[5]
-    inputs = to_cuda(testing.make_inputs(case))
+    inputs = testing.make_inputs(case).to("cuda")
     group = Group.local(2, timeout_s=5)
     sched = schedule(inputs.topk_ids, case.experts, group)
     _, ctx = forward(inputs.x, inputs.topk_weights, inputs.weights, sched, None, case.limit)
@@ -211,7 +203,7 @@ def test_epochs_wrap():
 
 def test_contexts_of_several_forwards_may_be_used_in_any_order_and_twice():
     case = CASES[5]
-    inputs = to_cuda(testing.make_inputs(case))
+    inputs = testing.make_inputs(case).to("cuda")
     group = Group.local(2, timeout_s=5)
     contexts = []
     for _ in range(3):
@@ -231,7 +223,7 @@ def test_contexts_of_several_forwards_may_be_used_in_any_order_and_twice():
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_graph_replay_follows_new_ids(ranks):
     case = CASES[5]
-    inputs = to_cuda(testing.make_inputs(case))
+    inputs = testing.make_inputs(case).to("cuda")
     group = Group.local(ranks, timeout_s=5)
 
     def step():
@@ -266,7 +258,7 @@ def test_autograd_gives_the_bits_of_the_functional_calls(ranks):
     case = CASES[5]
     group = Group.local(ranks, timeout_s=5)
     layer = make_layer(case, group)
-    inputs = to_cuda(testing.make_inputs(case))
+    inputs = testing.make_inputs(case).to("cuda")
     x, topk_weights = inputs.x.requires_grad_(), inputs.topk_weights.requires_grad_()
     y = layer(x, inputs.topk_ids, topk_weights)
     y.backward(inputs.dy)
@@ -292,7 +284,7 @@ def test_autograd_gives_the_bits_of_the_functional_calls(ranks):
 
 def test_training_steps_learn_and_repeat():
     case = Case(256, 128, 96, 8, 2, shared=64, score=True)
-    inputs = to_cuda(testing.make_inputs(case))
+    inputs = testing.make_inputs(case).to("cuda")
 
     def train(ranks):
         layer = make_layer(case, Group.local(ranks, timeout_s=5))
@@ -317,7 +309,7 @@ def test_training_steps_learn_and_repeat():
 
 def test_a_rank_that_never_starts_leaves_nan_in_every_output():
     case = CASES[5]
-    inputs = to_cuda(testing.make_inputs(case))
+    inputs = testing.make_inputs(case).to("cuda")
     group = Group.local(2, timeout_s=0.5)
     sched = schedule(inputs.topk_ids, case.experts, group)
     y, ctx = forward(inputs.x, inputs.topk_weights, inputs.weights, sched, None, case.limit)
@@ -340,7 +332,7 @@ def test_a_rank_that_never_starts_leaves_nan_in_every_output():
 
 def test_backward_is_one_kernel():
     case = CASES[5]
-    inputs = to_cuda(testing.make_inputs(case))
+    inputs = testing.make_inputs(case).to("cuda")
     group = Group()
     testing.run_layer(inputs, group, case)
     sched = schedule(inputs.topk_ids, case.experts, group)

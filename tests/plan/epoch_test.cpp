@@ -26,6 +26,15 @@ TEST(Epoch, FlagsOfOldLaunchesAreNotReached) {
   }
 }
 
+TEST(Epoch, FlagsAreRenewedLongBeforeTheyLookRaised) {
+  EXPECT_TRUE(renews_flags(0));
+  EXPECT_TRUE(renews_flags(kFlagRefresh));
+  EXPECT_FALSE(renews_flags(kFlagRefresh - 1));
+  EXPECT_FALSE(renews_flags(1));
+  // The oldest flag that a wait can meet: renewed once, and not used until just before the next.
+  EXPECT_FALSE(reached(0, 2 * kFlagRefresh - 1));
+}
+
 TEST(Epoch, NeighboursUseDifferentHalvesAcrossTheWrap) {
   for (const uint32_t first : kFirstEpochs) {
     for (uint32_t i{0}; i < 8; ++i) {

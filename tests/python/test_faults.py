@@ -68,6 +68,24 @@ def test_absent_rank_for_which_nobody_waits_ends_the_call_in_time(absent, order)
         )
 
 
+@pytest.mark.parametrize("part", ["schedule", "kind", "sizes"])
+def test_ranks_in_different_calls_end_the_call_at_once(part):
+    with Group.local(3, timeout_s=60) as group:
+        inputs, run_forward = calls(group)
+        _, ctx = run_forward()
+        testing.falsify(group, 2, part)
+        start = time.monotonic()
+        with pytest.raises(RuntimeError, match="the same call on all ranks wanted, ") as first:
+            backward(inputs.dy, ctx)
+        assert time.monotonic() - start < 5
+        if part == "kind":
+            assert "backward on rank 0 and forward on rank 2 given as call 2" in str(first.value)
+        testing.falsify(group, -1)
+        with pytest.raises(RuntimeError) as later:
+            run_forward()
+        assert str(later.value) == str(first.value)
+
+
 def test_later_calls_and_check_report_the_fault():
     with Group.local(2, timeout_s=TIMEOUT_S) as group:
         _, run_forward = calls(group)

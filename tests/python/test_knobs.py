@@ -120,6 +120,24 @@ def test_epochs_may_wrap_around(epoch):
             testing.assert_same_bits(testing.run_layer(inputs, group, case), wanted)
 
 
+def test_flags_that_small_calls_leave_alone_do_not_look_raised():
+    """A stage flag that was raised 2^31 calls ago would look raised, if it were not renewed."""
+    large, small = Case(300, 64, 40, 6, 2), Case(10, 64, 40, 6, 2)
+    given = {case: testing.make_inputs(case) for case in (large, small)}
+    wanted = {case: run(case, 2) for case in (large, small)}
+    for seed in range(10):
+        with Group.local(2, timeout_s=60) as group:
+            testing.set_executor(group, "adversarial", seed)
+            testing.set_epoch(group, 5)
+            testing.run_layer(given[large], group, large)
+            testing.set_epoch(group, 2**30 - 1, renews=False)
+            for case in (small, small):  # the second forward or backward is call 2^30
+                testing.assert_same_bits(testing.run_layer(given[case], group, case), wanted[case])
+            testing.set_epoch(group, 2**31 + 6, renews=False)
+            testing.poison(group, 0xFF)
+            testing.assert_same_bits(testing.run_layer(given[large], group, large), wanted[large])
+
+
 def test_a_hundred_runs_give_the_same_bits():
     case = Case(65, 64, 40, 6, 2, shared=24, score=True)
     inputs = testing.make_inputs(case)

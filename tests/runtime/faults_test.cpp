@@ -146,9 +146,43 @@ TEST(Fault, WithoutAWaiterNamesTheRankThatIsMissing) {
   }
 }
 
+/// A rank whose launch word says something else is in another call: nobody touches its rows.
+TEST(Fault, OfRanksInDifferentCallsSaysWhoCalledWhat) {
+  struct Row {
+    uint32_t parts;
+    const char* said;
+  };
+  for (const Row& row :
+       {Row{kKind, "wanted, forward on rank 0 and backward on rank 1 given as call 1; "},
+        Row{kSchedule,
+            "wanted, forward on ranks 0 and 1 with different schedules given as call 1; "},
+        Row{kSizes,
+            "wanted, forward on ranks 0 and 1 with different hidden, top_k, experts or save "
+            "mode given as call 1; "}}) {
+    FaultyCall c;
+    falsify(*c.group, 1, row.parts);
+    const auto start = std::chrono::steady_clock::now();
+    const std::string text{fault_of([&] { c.run_forward(); })};
+    const std::chrono::duration<double> took{std::chrono::steady_clock::now() - start};
+    EXPECT_LT(took.count(), kTimeoutS) << "at once";
+    EXPECT_TRUE(says(text, row.said)) << text;
+    EXPECT_TRUE(says(text, "make the same calls in the same order on every rank")) << text;
+    EXPECT_TRUE(all_nan(c.y_memory, DType::kBf16));
+    EXPECT_EQ(fault_of([&] { c.group->check(); }), text);
+  }
+}
+
+TEST(Fault, OfRanksInDifferentCallsLooksAtRanksThatCameOnly) {
+  FaultyCall c;
+  falsify(*c.group, 1, kKind);
+  never_start(*c.group, 1);
+  const std::string text{fault_of([&] { c.run_forward(); })};
+  EXPECT_TRUE(says(text, "rank 1 missing")) << text;
+}
+
 TEST(FaultSentence, SaysWhoIsMissingAndThatTheOthersAreDone) {
   Fault f;
-  f.waited = false;
+  f.reason = FaultReason::kIdle;
   f.rank = 3;
   f.epoch = 7;
   f.backward = true;
@@ -179,6 +213,22 @@ TEST(FaultSentence, SaysWhoWaitedInWhichTaskForWhichCounter) {
             "wanted; the outputs hold NaN: close the group, find out why the rank did not come");
   f.missing.clear();
   EXPECT_TRUE(says(describe(f, 3), "wanted, no progress on any rank; rank 1 (main line"));
+}
+
+TEST(FaultSentence, OfAScheduleSaysWhoseIdsOrBlocksAreMissing) {
+  Fault f;
+  f.reason = FaultReason::kIds;
+  f.rank = 1;
+  f.epoch = 4;
+  f.waited_s = 600;
+  f.missing = {2};
+  EXPECT_EQ(describe(f, 3),
+            "group: 3 ranks in schedule call 4 wanted, rank 2 missing; rank 1 waited 600 s for its "
+            "expert ids; no later call runs: close the group, find out why the rank did not come");
+  f.reason = FaultReason::kBlocks;
+  EXPECT_EQ(describe(f, 1),
+            "group: 1 rank in schedule call 4 wanted, blocks of rank 1 missing for 600 s; no later "
+            "call runs: close the group, let no other kernel occupy the GPU for so long");
 }
 
 }  // namespace

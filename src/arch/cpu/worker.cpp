@@ -110,14 +110,14 @@ void fill_fault(const RankLaunch& r, Line line, const Task& t, const Pending& p,
   f->waited_s = waited_s;
   const HeapView& own{r.heaps[static_cast<size_t>(r.plan.dims.rank)]};
   for (int32_t peer{0}; peer < r.plan.dims.ranks; ++peer) {
-    if (!reached(own.words[peer].epoch, r.plan.epoch)) f->missing.push_back(peer);
+    if (!reached(own.words[peer].epoch(), r.plan.epoch)) f->missing.push_back(peer);
   }
 }
 
 /// Nobody waits for anything: what is left is the absent rank's own work.
 Fault only_missing(const RankLaunch& any, int32_t absent_rank, double waited_s) {
   Fault f;
-  f.waited = false;
+  f.reason = FaultReason::kIdle;
   f.rank = absent_rank;
   f.epoch = any.plan.epoch;
   f.backward = any.plan.backward;

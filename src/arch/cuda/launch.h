@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/fault.h"
 #include "comm/sym_heap.h"
 #include "plan/graph.h"
 #include "plan/workspace.h"
@@ -51,9 +52,20 @@ struct Heap {
   HeapView view;
 };
 
-/// Of a rank, for the group's life: one epoch a launch.
+/// An allocation of stage flags.
+struct FlagArray {
+  int32_t* flags;
+  int64_t count;
+};
+/// A rank's flags start at half a million and more than double when they grow.
+constexpr int32_t kMaxFlagArrays{16};
+
+/// Of a rank, for the group's life: one epoch a launch. The arrays are those that some launch may
+/// still name (captured graphs go on using allocations that later calls have outgrown).
 struct RankState {
   uint32_t epoch;  // of the last finished launch
+  int32_t num_arrays;
+  FlagArray arrays[kMaxFlagArrays];
 };
 
 /// Of an allocation of counters. It has a half of its own instead of the epoch's parity, since
@@ -63,15 +75,29 @@ struct CounterState {
   int32_t extent[2];  // words used in each half
 };
 
-/// Host-mapped: what a wait that expired leaves behind. `set` is written last.
+/// Host-mapped: what a launch that gave up leaves behind. `set` is written last.
 struct FaultRecord {
-  int32_t set;
+  int32_t set;     // 0 free, 1 being written, 2 complete
+  int32_t reason;  // FaultReason
   int32_t rank, worker, line, kind, row, col;
   int32_t counter, counter_rank, counter_index, seen, wanted;
+  int32_t backward;
   uint32_t epoch;
-  int32_t num_words;  // launch words that follow in `epochs`
-  uint32_t epochs[64];
+  int32_t peer;           // kCalls, kIds: whose word or ids
+  LaunchWord own, other;  // kCalls
+  int32_t num_words;      // launch words whose epochs follow
+  uint32_t epochs[kMaxRanks];
 };
+
+/// Host-mapped: the first bad id that a schedule found.
+struct BadIdRecord {
+  int32_t set;  // as above
+  int32_t rank, token, slot, value, experts;
+};
+
+/// Where tests make a rank late.
+enum class PauseAt : uint8_t { kLaunch, kStage, kDispatch, kPush };
+constexpr int32_t kNumPauses{static_cast<int32_t>(PauseAt::kPush) + 1};
 
 /// What a role spends cycles on (role_clock.cuh).
 enum class RoleTime : uint8_t {
@@ -98,6 +124,17 @@ struct MoveSlots {
   int32_t bytes[kSlots];
 };
 
+/// Where the launches of a group's ranks meet, to prove that they run at the same time.
+struct Meeting {
+  int32_t here;      // ranks that have come
+  int32_t given_up;  // nonzero: somebody waited in vain, for more than so many ranks
+};
+struct MeetLaunch {
+  Meeting* meeting;
+  int32_t ranks;
+  uint64_t limit_ns;
+};
+
 struct Launch : Operands {
   Plan plan;  // of the default tile; its epoch is read from `state`
   TensorMap maps[kNumMaps];
@@ -115,7 +152,9 @@ struct Launch : Operands {
   FaultRecord* fault;
   uint64_t timeout_ns;
   int32_t comm_workers;
-  uint64_t* clocks;  // [kNumRoleTimes]
+  uint32_t odd;                   // tests: OddCall
+  uint32_t pause_us[kNumPauses];  // tests
+  uint64_t* clocks;               // [kNumRoleTimes]
 
   template <class T>
   MONOMOE_HD T* region(Region r) const {

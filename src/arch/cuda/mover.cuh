@@ -101,6 +101,7 @@ __device__ inline void stage(const Context<P>& x, const Task& t, RowPipe* pipe) 
   const int32_t blocks{ceil_div(end - begin, p.tile.sum_tokens)};
   for (int32_t i{lane_id()}; i < blocks; i += kLanes) own.view.arrivals[first + i] = 0;
   __syncwarp();
+  pause(l, PauseAt::kStage);
   if (lane_id() == 0) {
     ptx::fence_proxy_async();
     ptx::store_release_sys(own.view.stage_flags + t.row, static_cast<int32_t>(p.epoch));
@@ -157,6 +158,7 @@ __device__ inline bool dispatch(const Context<P>& x, const Task& t, RowPipe* pip
     own = p.tables.row_src[int64_t{t.row} * p.tile.rows + begin + lane_id()];
   }
   if (!wait_dispatch(x, t, own)) return false;
+  pause(l, PauseAt::kDispatch);
   if (lane_id() == 0) clock->lap(RoleTime::kMoverWait);
   const bool pulls_x{!p.backward || !p.x_in_saved(t.row)};
   Bf16* const to_x{x_row_of(l, p, t.row)};

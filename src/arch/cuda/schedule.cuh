@@ -13,6 +13,7 @@
 
 #include "arch/cuda/ptx/memory.cuh"
 #include "arch/cuda/schedule_launch.h"
+#include "arch/cuda/signal.cuh"
 #include "plan/epoch.h"
 #include "plan/routing.h"
 
@@ -38,15 +39,14 @@ __device__ inline int32_t own_id(const ScheduleLaunch& l, int64_t token, int32_t
   const int64_t e{l.wide ? static_cast<const int64_t*>(l.ids)[at]
                          : static_cast<const int32_t*>(l.ids)[at]};
   if (e >= -1 && e < l.dims.experts) return static_cast<int32_t>(e);
-  if (atomicCAS_system(&l.fault->set, 0, 1) == 0) {
-    l.fault->rank = l.dims.rank;
-    l.fault->kind = -1;  // a bad id, not a wait
-    l.fault->row = static_cast<int32_t>(token);
-    l.fault->col = k;
-    l.fault->seen =
-        static_cast<int32_t>(e > INT32_MAX ? INT32_MAX : (e < INT32_MIN ? INT32_MIN : e));
-    l.fault->wanted = l.dims.experts;
-    ptx::store_release_sys(&l.fault->set, 2);
+  if (atomicCAS_system(&l.bad_id->set, 0, 1) == 0) {
+    *l.bad_id = {1,
+                 l.dims.rank,
+                 static_cast<int32_t>(token),
+                 k,
+                 static_cast<int32_t>(max_of<int64_t>(INT32_MIN, min_of<int64_t>(INT32_MAX, e))),
+                 l.dims.experts};
+    ptx::store_release_sys(&l.bad_id->set, 2);
   }
   return -1;
 }
@@ -62,28 +62,58 @@ struct IdReader {
   }
 };
 
+/// Who did not come: a home's ids, or blocks of this launch.
+constexpr int32_t kNobody{-1};
+constexpr int32_t kBlocks{kMaxRanks};
+
+/// Leaves a record, then makes every peer leave: tables that lack a rank's ids are of no use.
+__device__ inline void give_up(const ScheduleLaunch& l, int32_t missing, uint32_t epoch) {
+  if (ptx::load_relaxed_sys(l.heaps[l.dims.rank].abort) != 0) return;  // somebody else has
+  if (atomicCAS_system(&l.fault->set, 0, 1) == 0) {
+    l.fault->reason =
+        static_cast<int32_t>(missing == kBlocks ? FaultReason::kBlocks : FaultReason::kIds);
+    l.fault->rank = l.dims.rank;
+    l.fault->peer = missing;
+    l.fault->epoch = epoch;
+    l.fault->num_words = 0;
+    ptx::store_release_sys(&l.fault->set, 2);
+  }
+#pragma unroll 1
+  for (int32_t r{0}; r < l.dims.ranks; ++r) ptx::store_relaxed_sys(l.heaps[r].abort, 1);
+}
+
 __device__ inline bool spin(const ScheduleLaunch& l, const int32_t* flag, uint32_t epoch) {
   const uint64_t begin{ptx::global_nanoseconds()};
   while (!reached(static_cast<uint32_t>(ptx::load_acquire_sys(flag)), epoch)) {
     __nanosleep(32);
-    if (ptx::load_relaxed_sys(l.abort) != 0) return false;
+    if (ptx::load_relaxed_sys(l.heaps[l.dims.rank].abort) != 0) return false;
     if (ptx::global_nanoseconds() - begin > l.timeout_ns) return false;
   }
   return true;
 }
 
-/// All blocks of the launch; they are co-resident (at most one a SM).
-__device__ inline void grid_barrier(const ScheduleLaunch& l) {
+/// Of all threads of the block: what thread 0 says.
+__device__ inline bool agree(bool ok) { return __syncthreads_and(threadIdx.x != 0 || ok) != 0; }
+
+/// All blocks of the launch; they are co-resident (at most one a SM), unless another kernel keeps
+/// them from starting. False: they did not come.
+__device__ inline bool grid_barrier(const ScheduleLaunch& l) {
   __syncthreads();
+  bool ok{true};
   if (threadIdx.x == 0) {
     __threadfence();
     auto* word = reinterpret_cast<unsigned long long*>(&l.state->barrier);
     const uint64_t ticket{atomicAdd(word, 1ULL)};
     const uint64_t target{(ticket / gridDim.x + 1) * gridDim.x};
-    while (atomicAdd(word, 0ULL) < target) __nanosleep(32);
+    const uint64_t begin{ptx::global_nanoseconds()};
+    while (ok && atomicAdd(word, 0ULL) < target) {
+      __nanosleep(32);
+      ok = ptx::load_relaxed_sys(l.heaps[l.dims.rank].abort) == 0 &&
+           ptx::global_nanoseconds() - begin <= l.timeout_ns;
+    }
     __threadfence();
   }
-  __syncthreads();
+  return agree(ok);
 }
 
 /// Slots [begin, end) of a warp's share of a unit.
@@ -299,29 +329,42 @@ __device__ inline void publish_ids(const ScheduleLaunch& l, uint32_t epoch, int3
   }
 }
 
-/// Waits for the ids of a unit. A peer that does not come leaves its unit without routes; the
-/// launch word of the next forward ends the matter.
+/// Waits for the ids of a home's unit. False: they did not come.
 __device__ inline bool wait_for_ids(const ScheduleLaunch& l, int32_t unit, uint32_t epoch) {
-  __shared__ int32_t ok;
   if (l.dims.ranks == 1) return true;
+  bool ok{true};
   if (threadIdx.x == 0) {
-    ok = spin(l, l.heaps[unit / l.parts].flags + unit % l.parts, epoch) ? 1 : 0;
-    if (ok == 0 && atomicCAS_system(&l.fault->set, 0, 1) == 0) {
-      l.fault->rank = l.dims.rank;
-      l.fault->kind = -2;  // ids of a peer
-      l.fault->counter_rank = unit / l.parts;
-      l.fault->epoch = epoch;
-      ptx::store_release_sys(&l.fault->set, 2);
-    }
+    ok = spin(l, l.heaps[unit / l.parts].flags + unit % l.parts, epoch);
   }
-  __syncthreads();
-  const bool came{ok != 0};
-  __syncthreads();
-  return came;
+  return agree(ok);
 }
 
-/// Shared memory: hist[warps][E], before[E], totals[E], tiles[E], 4 words.
+/// Phases 1 and 2, and the barrier. Returns who did not come, or kNobody.
+__device__ inline int32_t count_all(const ScheduleLaunch& l, const IdReader& ids, uint32_t epoch,
+                                    int32_t* hist) {
+  const int32_t e_n{l.dims.experts};
+  if (l.dims.ranks > 1) publish_ids(l, epoch, ids.parity);
+  for (auto u = static_cast<int32_t>(blockIdx.x); u < l.parts * l.dims.ranks;
+       u += static_cast<int32_t>(gridDim.x)) {
+    if (!wait_for_ids(l, u, epoch)) return u / l.parts;
+    count_unit(l, range_of(l, u), ids, hist);
+    for (auto e = static_cast<int32_t>(threadIdx.x); e < e_n; e += kScheduleThreads) {
+      int32_t sum{0};
+      for (int32_t w{0}; w < l.warps; ++w) sum += hist[w * e_n + e];
+      l.counts[int64_t{u} * e_n + e] = sum;
+    }
+    __syncthreads();
+  }
+  return grid_barrier(l) ? kNobody : kBlocks;
+}
+
+/// Shared memory, or memory of this block's own where E is too large for it: hist[warps][E],
+/// before[E], totals[E], tiles[E], a few words.
 __device__ inline void schedule_block(const ScheduleLaunch& l, int32_t* smem) {
+  pause(l, PauseAt::kLaunch);
+  // An aborted group's launch touches no peer, and no table.
+  if (!agree(ptx::load_relaxed_sys(l.heaps[l.dims.rank].abort) == 0)) return;
+  if (l.scratch != nullptr) smem = l.scratch + blockIdx.x * l.scratch_words;
   const uint32_t epoch{l.state->epoch + 1};
   const auto parity = static_cast<int32_t>(epoch & 1U);
   const int32_t e_n{l.dims.experts};
@@ -335,20 +378,11 @@ __device__ inline void schedule_block(const ScheduleLaunch& l, int32_t* smem) {
   const auto first = static_cast<int32_t>(blockIdx.x);
   const auto blocks = static_cast<int32_t>(gridDim.x);
 
-  if (l.dims.ranks > 1) publish_ids(l, epoch, parity);
-  for (int32_t u{first}; u < units; u += blocks) {
-    const bool came{wait_for_ids(l, u, epoch)};
-    UnitRange range{range_of(l, u)};
-    if (!came) range.end = range.begin;
-    count_unit(l, range, ids, hist);
-    for (auto e = static_cast<int32_t>(threadIdx.x); e < e_n; e += kScheduleThreads) {
-      int32_t sum{0};
-      for (int32_t w{0}; w < l.warps; ++w) sum += hist[w * e_n + e];
-      l.counts[int64_t{u} * e_n + e] = sum;
-    }
-    __syncthreads();
+  const int32_t missing{count_all(l, ids, epoch, hist)};
+  if (missing != kNobody) {
+    if (threadIdx.x == 0) give_up(l, missing, epoch);
+    return;
   }
-  grid_barrier(l);
   for (int32_t u{first}; u < max_of(units, blocks); u += blocks) {
     sum_units(l, u, before, totals);
     scan_tiles(l, totals, tiles, scratch + 2);

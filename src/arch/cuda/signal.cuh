@@ -79,13 +79,35 @@ struct Waiter {
   int32_t row, col;
 };
 
-/// Leaves a record (the first one wins), then tells every peer to leave.
+/// What every rank has told this one.
+template <class P>
+__device__ inline const LaunchWord* words(const Context<P>& x) {
+  return x.launch.heaps[x.plan.dims.rank].view.words;
+}
+
+/// 0: `peer` is in the same call. Below 2^32: in another one of this epoch. Else it is not here
+/// yet, or done already.
+template <class P>
+__device__ inline uint64_t call_difference(const Context<P>& x, int32_t peer) {
+  return ptx::load_relaxed_sys(&words(x)[peer].stamp) ^
+         ptx::load_relaxed_sys(&words(x)[x.plan.dims.rank].stamp);
+}
+
+/// May this wait be over? Rows of a rank are touched only if it is in the same call: its flag and
+/// its launch word, which it wrote before any flag, must both be seen.
+template <class P>
+__device__ inline bool in_same_call(const Context<P>& x, const CounterRef& c) {
+  return !x.many_ranks() || c.id != Counter::kStageFlag || call_difference(x, c.rank) == 0;
+}
+
+/// Leaves a record (the first one wins), then makes every peer leave. `odd`: the peer that is in
+/// another call; -1: the wait has expired. The last block to leave completes the record
+/// (spoil.cuh): each register of keep_polling costs its callers one.
 template <class P>
 __device__ inline void report_fault(const Context<P>& x, const Waiter& w, const CounterRef& c,
-                                    int32_t seen, int32_t wanted) {
+                                    int32_t seen, int32_t wanted, int32_t odd) {
   FaultRecord* f{x.launch.fault};
   if (atomicCAS_system(&f->set, 0, 1) == 0) {
-    f->rank = x.plan.dims.rank;
     f->worker = x.worker;
     f->line = static_cast<int32_t>(w.line);
     f->kind = static_cast<int32_t>(w.kind);
@@ -96,26 +118,21 @@ __device__ inline void report_fault(const Context<P>& x, const Waiter& w, const 
     f->counter_index = c.index;
     f->seen = seen;
     f->wanted = wanted;
-    f->epoch = x.plan.epoch;
-    f->num_words = min_of(x.plan.dims.ranks, 64);
-    const HeapView& own{x.launch.heaps[x.plan.dims.rank].view};
-    for (int32_t i{0}; i < f->num_words; ++i) {
-      f->epochs[i] = static_cast<uint32_t>(
-          ptx::load_relaxed_sys(reinterpret_cast<const int32_t*>(&own.words[i].epoch)));
-    }
-    ptx::store_release_sys(&f->set, 2);
+    f->peer = odd;
   }
+#pragma unroll 1
   for (int32_t r{0}; r < x.plan.dims.ranks; ++r) {
     ptx::store_relaxed_sys(x.launch.heaps[r].view.abort, 1);
   }
 }
 
-/// Polls until `c` has reached `wanted`, then acquires. False: the launch is aborted, or the budget
-/// is used up (then the fault is recorded); leave without touching a peer. Polls relaxed: an
-/// acquire empties the L1 cache.
+/// Polls until `c` has reached `wanted`, then acquires. False: the launch is aborted, a peer is in
+/// another call, or the budget is used up (then the fault is recorded); leave without touching a
+/// peer. Polls relaxed: an acquire empties the L1 cache.
 ///
 /// Out of line, with everything by value: what has an address lives in local memory, and every
-/// acquire sends local memory to L2 (docs/notes).
+/// acquire sends local memory to L2 (docs/notes). The only call of the roles: a second one, or one
+/// from here, costs the whole kernel its registers.
 template <class P>
 __device__ __noinline__ bool keep_polling(const Context<P> x, const Waiter w, const CounterRef c,
                                           int32_t wanted) {
@@ -123,13 +140,29 @@ __device__ __noinline__ bool keep_polling(const Context<P> x, const Waiter w, co
   for (uint32_t spins{1};; ++spins) {
     __nanosleep(32);
     const int32_t seen{poll(x, c)};
-    if (satisfied(c, seen, wanted)) return satisfied(c, poll_acquire(x, c), wanted);
+    if (satisfied(c, seen, wanted) && satisfied(c, poll_acquire(x, c), wanted) &&
+        in_same_call(x, c)) {
+      return true;
+    }
     if (spins % 64 != 0) continue;
     if (aborted(x)) return false;
-    if (ptx::global_nanoseconds() - begin > x.launch.timeout_ns) {
-      report_fault(x, w, c, seen, wanted);
-      return false;
-    }
+    const auto peer = static_cast<int32_t>(spins / 64) % x.plan.dims.ranks;  // one a look
+    const uint64_t difference{call_difference(x, peer)};
+    const bool is_odd{difference != 0 && difference >> 32U == 0};
+    if (!is_odd && ptx::global_nanoseconds() - begin <= x.launch.timeout_ns) continue;
+    report_fault(x, w, c, seen, wanted, is_odd ? peer : -1);
+    return false;
+  }
+}
+
+/// Tests make a rank late. Inline: a call here would cost roles their registers.
+template <class L>
+__device__ __forceinline__ void pause(const L& launch, PauseAt at) {
+  const uint32_t us{launch.pause_us[static_cast<int32_t>(at)]};
+  if (us == 0) return;
+  for (const uint64_t begin{ptx::global_nanoseconds()};
+       ptx::global_nanoseconds() - begin < uint64_t{us} * 1000;) {
+    __nanosleep(1000);
   }
 }
 
@@ -138,7 +171,8 @@ __device__ __noinline__ bool keep_polling(const Context<P> x, const Waiter w, co
 template <class P>
 __device__ inline bool arrived(const Context<P>& x, const Waiter& w, const CounterRef& c,
                                int32_t wanted, bool blocks) {
-  return satisfied(c, poll_acquire(x, c), wanted) || (blocks && keep_polling(x, w, c, wanted));
+  return (satisfied(c, poll_acquire(x, c), wanted) && in_same_call(x, c)) ||
+         (blocks && keep_polling(x, w, c, wanted));
 }
 
 constexpr uint32_t kFullWarp{0xFFFFFFFFU};

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 
 #include "arch/cuda/launch.h"
@@ -25,6 +27,13 @@ using cuda::Map;
 
 void check(cudaError_t e, const char* what) {
   if (e == cudaSuccess) return;
+  cudaGetLastError();  // nobody else shall find our error
+  if (e == cudaErrorMemoryAllocation) throw std::bad_alloc{};
+  if (e >= cudaErrorStreamCaptureUnsupported && e <= cudaErrorStreamCaptureWrongThread) {
+    throw Refused{
+        "group: one call of this shape before a CUDA graph captures it wanted, none given; memory "
+        "is allocated by the first call: make it before the capture"};
+  }
   throw std::runtime_error{std::string{"monomoe: "} + what + ": " + cudaGetErrorString(e)};
 }
 
@@ -123,8 +132,9 @@ cuda::TensorMap make_map(const void* data, int64_t cols, int64_t rows, int64_t d
   return std::bit_cast<cuda::TensorMap>(encoded);
 }
 
-constexpr int64_t kCounterHeader{256};  // bytes of CounterState in front of the counters
-constexpr int32_t kBadId{-1};           // FaultRecord::kind of a bad id
+constexpr int64_t kCounterHeader{256};        // bytes of CounterState in front of the counters
+constexpr int32_t kScheduleSmem{200 * 1024};  // at most
+constexpr uint64_t kMeetingNs{1'000'000'000};
 
 uint32_t read_epoch(const uint32_t* word) {
   uint32_t epoch{0};
@@ -143,9 +153,64 @@ void fill_flags(const DeviceArena& flags, uint32_t epoch) {
 
 /// One rank's memory.
 struct RankMemory {
-  DeviceArena heap, local, counters, arrivals, flags, ids, id_flags, counts;
+  DeviceArena heap, local, counters, arrivals, flags, ids, id_flags, counts, scratch;
   DeviceArena chain_words;  // rank 0: kSharedChain, always zero between launches
   int64_t counter_capacity{0};
+  int32_t num_flag_arrays{0};
+};
+
+/// Launches that must follow each other, whatever streams they were given. Launches of a graph are
+/// ordered among themselves only: when it is replayed is the caller's affair.
+class Order {
+ public:
+  std::mutex mutex;  // from begin to end
+
+  void begin(cudaStream_t stream) {
+    cudaStreamCaptureStatus status{};
+    unsigned long long id{0};
+    check(cudaStreamGetCaptureInfo(stream, &status, &id), "cudaStreamGetCaptureInfo");
+    const bool captured{status != cudaStreamCaptureStatusNone};
+    at_ = captured ? &captured_ : &eager_;
+    if (at_->event == nullptr) {
+      check(cudaEventCreateWithFlags(&at_->event, cudaEventDisableTiming), "cudaEventCreate");
+    } else if (at_->used && (!captured || at_->graph == id)) {
+      check(cudaStreamWaitEvent(stream, at_->event, 0), "cudaStreamWaitEvent");
+    }
+    at_->graph = id;
+  }
+  void end(cudaStream_t stream) {
+    check(cudaEventRecord(at_->event, stream), "cudaEventRecord");
+    at_->used = true;
+  }
+  void destroy() {
+    for (Last* l : {&eager_, &captured_}) {
+      if (l->event != nullptr) cudaEventDestroy(l->event);
+    }
+  }
+
+ private:
+  struct Last {
+    cudaEvent_t event{nullptr};
+    unsigned long long graph{0};
+    bool used{false};
+  };
+  Last eager_, captured_;
+  Last* at_{nullptr};
+};
+
+/// The order of launches of all groups with several ranks on a device: ranks wait for each other,
+/// and those of two groups are never assumed to fit at the same time. Lives as long as the process.
+Order& order_of_many(int32_t device) {
+  static std::mutex mutex;
+  static std::map<int32_t, Order> orders;
+  const std::lock_guard lock{mutex};
+  return orders[device];
+}
+
+/// A kernel and the shape of its launches.
+struct Kernel {
+  const void* address;
+  int32_t blocks, threads, smem;
 };
 
 class Group final : public DeviceGroup {
@@ -153,30 +218,36 @@ class Group final : public DeviceGroup {
   Group(int32_t device, int32_t ranks, double timeout_s)
       : device_{device},
         timeout_ns_{static_cast<uint64_t>(timeout_s * 1e9)},
-        ranks_(static_cast<size_t>(ranks)) {
-    const OnDevice on{device};
-    workers_ = std::max(1, query(device).multiprocessors / ranks);
-    const auto n = static_cast<size_t>(ranks);
+        ranks_(static_cast<size_t>(ranks)),
+        streams_(static_cast<size_t>(ranks)),
+        done_(static_cast<size_t>(ranks)) {}
+
+  /// Loads kernels, allocates what does not depend on shapes, and proves that ranks run at the same
+  /// time. All of it before any launch waits for another.
+  void start(int32_t absent_rank) {
+    const OnDevice on{device_};
+    const size_t n{ranks()};
+    workers_ = std::max(1, query(device_).multiprocessors / static_cast<int32_t>(n));
     fixed_.reserve(static_cast<int64_t>(n * sizeof(Fixed) + n * n * sizeof(LaunchWord)), 0);
-    check(cudaHostAlloc(reinterpret_cast<void**>(&faults_), n * sizeof(cuda::FaultRecord),
+    check(cudaHostAlloc(reinterpret_cast<void**>(&records_), n * sizeof(Records),
                         cudaHostAllocMapped | cudaHostAllocPortable),
           "cudaHostAlloc");
-    std::memset(faults_, 0, n * sizeof(cuda::FaultRecord));
-    const auto allow = [](const void* kernel, int bytes) {
-      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+    std::memset(static_cast<void*>(records_), 0, n * sizeof(Records));
+    const std::pair<const void*, int32_t> kernels[]{{pass_kernel_address(false), kSmemBytes},
+                                                    {pass_kernel_address(true), kSmemBytes},
+                                                    {schedule_kernel_address(), kScheduleSmem},
+                                                    {meet_kernel_address(), 0}};
+    for (const auto& [kernel, smem] : kernels) {
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem),
             "cudaFuncSetAttribute");
-    };
-    allow(pass_kernel_address(false), kSmemBytes);
-    allow(pass_kernel_address(true), kSmemBytes);
-    allow(schedule_kernel_address(), 200 * 1024);
-    streams_.resize(n);
-    done_.resize(n);
+    }
+    if (n == 1) return;
     check(cudaEventCreateWithFlags(&begin_, cudaEventDisableTiming), "cudaEventCreate");
-    check(cudaEventCreateWithFlags(&last_, cudaEventDisableTiming), "cudaEventCreate");
-    for (size_t r{0}; ranks > 1 && r < n; ++r) {
+    for (size_t r{0}; r < n; ++r) {
       check(cudaStreamCreateWithFlags(&streams_[r], cudaStreamNonBlocking), "cudaStreamCreate");
       check(cudaEventCreateWithFlags(&done_[r], cudaEventDisableTiming), "cudaEventCreate");
     }
+    meet(absent_rank);
   }
 
   ~Group() override {
@@ -185,29 +256,36 @@ class Group final : public DeviceGroup {
       if (streams_[r] != nullptr) cudaStreamDestroy(streams_[r]);
       if (done_[r] != nullptr) cudaEventDestroy(done_[r]);
     }
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(last_);
-    cudaFreeHost(faults_);
+    if (begin_ != nullptr) cudaEventDestroy(begin_);
+    own_order_.destroy();
+    cudaFreeHost(records_);
+    cudaGetLastError();  // a group that could not start has nothing to report twice
   }
 
   [[nodiscard]] int32_t workers_per_rank() const override { return workers_; }
 
   void schedule(const std::vector<ScheduleInput>& ranks, const TileShape& tile, const IdsInfo& ids,
-                void* stream) override;
-  void run(const std::vector<RankInput>& ranks, int32_t comm_workers, int32_t absent_rank,
+                const Circumstances& tests, void* stream) override;
+  void run(const std::vector<RankInput>& ranks, int32_t comm_workers, const Circumstances& tests,
            void* stream) override;
   std::optional<Fault> take_fault() override;
   std::optional<BadId> take_bad_id() override;
   std::vector<uint64_t> take_clocks() override;
   void poison(uint8_t byte) override;
-  void set_epoch(uint32_t epoch) override;
+  void set_epoch(uint32_t epoch, bool renews) override;
 
  private:
+  /// What a rank's launches report to the host, in memory that both see.
+  struct Records {
+    cuda::FaultRecord fault;
+    cuda::BadIdRecord bad_id;
+  };
   /// Small words of a rank that never move.
   struct Fixed {
     cuda::RankState state;
     cuda::ScheduleState schedule;
     int32_t abort;
+    cuda::Meeting meeting;  // rank 0's
     uint64_t clocks[cuda::kNumRoleTimes];
   };
 
@@ -224,8 +302,9 @@ class Group final : public DeviceGroup {
   void set_backward_maps(const RankInput& in, const Set& set, Launch* l) const;
   /// One launch a rank: on the caller's stream, or on the ranks' own, joined to it at both ends.
   template <class Args>
-  void launch_all(const void* kernel, std::vector<Args>& args, int32_t blocks, int32_t threads,
-                  int32_t smem, int32_t absent_rank, cudaStream_t stream);
+  void launch_all(const Kernel& kernel, std::vector<Args>& args, int32_t absent_rank,
+                  cudaStream_t stream);
+  void meet(int32_t absent_rank);
 
   int32_t device_;
   uint64_t timeout_ns_;
@@ -233,13 +312,11 @@ class Group final : public DeviceGroup {
   uint8_t fill_{0};
   std::vector<RankMemory> ranks_;
   DeviceArena fixed_;
-  cuda::FaultRecord* faults_{nullptr};
+  Records* records_{nullptr};
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> done_;
   cudaEvent_t begin_{nullptr};
-  cudaEvent_t last_{nullptr};
-  cudaStream_t last_stream_{nullptr};
-  bool launched_{false};
+  Order own_order_;
 };
 
 /// Allocates what the call needs. Only the first call of a shape allocates, and only then it may
@@ -255,8 +332,18 @@ void Group::reserve(const std::vector<RankInput>& in, const std::vector<Layout>&
     }
     m.arrivals.reserve(4 * counter_count(f, Counter::kArrival) + 4, 0);
     m.chain_words.reserve(r == 0 ? 4 * counter_count(f, Counter::kSharedChain) : 0, 0);
-    if (m.flags.reserve(4 * counter_count(f, Counter::kStageFlag) + 4, 0)) {
-      fill_flags(m.flags, read_epoch(&fixed(r)->state.epoch));
+    const int64_t flag_bytes{4 * counter_count(f, Counter::kStageFlag) + 4};
+    const bool grows{flag_bytes > m.flags.bytes()};
+    if (m.flags.reserve(grows ? max_of(flag_bytes, 2 * m.flags.bytes()) : 0, 0)) {
+      cuda::RankState& state{fixed(r)->state};  // on the device
+      fill_flags(m.flags, read_epoch(&state.epoch));
+      expect(m.num_flag_arrays < cuda::kMaxFlagArrays, "flags more than double when they grow");
+      const cuda::FlagArray array{reinterpret_cast<int32_t*>(m.flags.data()), m.flags.bytes() / 4};
+      check(cudaMemcpy(&state.arrays[m.num_flag_arrays++], &array, sizeof(array),
+                       cudaMemcpyHostToDevice),
+            "cudaMemcpy");
+      check(cudaMemcpy(&state.num_arrays, &m.num_flag_arrays, 4, cudaMemcpyHostToDevice),
+            "cudaMemcpy");
     }
   }
 }
@@ -288,7 +375,7 @@ Launch Group::make_launch(const RankInput& in, size_t r, const Layout& layout) c
   l.counter_layout = counter_layout(in.facts);
   l.counter_state = reinterpret_cast<cuda::CounterState*>(m.counters.data());
   l.state = &fixed(r)->state;
-  l.fault = faults_ + r;
+  l.fault = &records_[r].fault;
   l.timeout_ns = timeout_ns_;
   l.clocks = fixed(r)->clocks;
 
@@ -342,22 +429,18 @@ void Group::set_backward_maps(const RankInput& in, const Set& set, Launch* l) co
 }
 
 template <class Args>
-void Group::launch_all(const void* kernel, std::vector<Args>& args, int32_t blocks, int32_t threads,
-                       int32_t smem, int32_t absent_rank, cudaStream_t stream) {
+void Group::launch_all(const Kernel& k, std::vector<Args>& args, int32_t absent_rank,
+                       cudaStream_t stream) {
   const auto launch = [&](size_t r, cudaStream_t on) {
     void* params[]{&args[r]};
-    check(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
-                           dim3(static_cast<unsigned>(threads)), params, static_cast<size_t>(smem),
-                           on),
+    check(cudaLaunchKernel(k.address, dim3(static_cast<unsigned>(k.blocks)),
+                           dim3(static_cast<unsigned>(k.threads)), params,
+                           static_cast<size_t>(k.smem), on),
           "launch");
   };
-  cudaStreamCaptureStatus capture{};
-  check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing");
-  const bool captured{capture != cudaStreamCaptureStatusNone};
-  // Launches of a group follow each other, whatever streams they were given.
-  if (launched_ && stream != last_stream_ && !captured) {
-    check(cudaStreamWaitEvent(stream, last_, 0), "cudaStreamWaitEvent");
-  }
+  Order& order{ranks() == 1 ? own_order_ : order_of_many(device_)};
+  const std::lock_guard lock{order.mutex};
+  order.begin(stream);
   if (ranks() == 1) {
     launch(0, stream);
   } else {
@@ -371,13 +454,26 @@ void Group::launch_all(const void* kernel, std::vector<Args>& args, int32_t bloc
       check(cudaStreamWaitEvent(stream, done_[r], 0), "cudaStreamWaitEvent");
     }
   }
-  if (captured) return;
-  check(cudaEventRecord(last_, stream), "cudaEventRecord");
-  last_stream_ = stream;
-  launched_ = true;
+  order.end(stream);
 }
 
-void Group::run(const std::vector<RankInput>& in, int32_t comm_workers, int32_t absent_rank,
+/// Launches as a call does, and asks whether all ranks were there at the same time.
+void Group::meet(int32_t absent_rank) {
+  std::vector<cuda::MeetLaunch> launches(
+      ranks(), {&fixed(0)->meeting, static_cast<int32_t>(ranks()), kMeetingNs});
+  launch_all({meet_kernel_address(), 1, 1, 0}, launches, absent_rank, nullptr);
+  check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  cuda::Meeting m{};
+  check(cudaMemcpy(&m, &fixed(0)->meeting, sizeof(m), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  if (m.given_up == 0) return;
+  throw Refused{"group: launches of " + std::to_string(ranks()) +
+                " ranks that run at the same time on cuda:" + std::to_string(device_) +
+                " wanted, " + std::to_string(m.given_up) +
+                " met within 1 s; set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process first uses "
+                "CUDA, leave the GPU to it, or use fewer ranks"};
+}
+
+void Group::run(const std::vector<RankInput>& in, int32_t comm_workers, const Circumstances& tests,
                 void* stream) {
   const OnDevice on{device_};
   std::vector<Layout> layouts;
@@ -386,20 +482,21 @@ void Group::run(const std::vector<RankInput>& in, int32_t comm_workers, int32_t 
   std::vector<Launch> launches;
   for (size_t r{0}; r < ranks(); ++r) {
     launches.push_back(make_launch(in[r], r, layouts[r]));
-    launches.back().comm_workers = comm_workers;
-    for (size_t peer{0}; peer < ranks(); ++peer) {
-      launches.back().heaps[peer] = heap_of(peer, layouts[peer]);
-    }
-    launches.back().chain = launches[0].region<float>(Region::kChain);
-    launches.back().chain_words = reinterpret_cast<int32_t*>(ranks_[0].chain_words.data());
+    Launch& l{launches.back()};
+    l.comm_workers = comm_workers;
+    for (size_t peer{0}; peer < ranks(); ++peer) l.heaps[peer] = heap_of(peer, layouts[peer]);
+    l.chain = launches[0].region<float>(Region::kChain);
+    l.chain_words = reinterpret_cast<int32_t*>(ranks_[0].chain_words.data());
+    if (static_cast<int32_t>(r) == tests.odd_rank) l.odd = tests.odd;
+    if (r < tests.pauses.size()) std::ranges::copy(tests.pauses[r], l.pause_us);
   }
   const int32_t workers{std::min(workers_, in[0].plan.knobs.workers)};
-  launch_all(pass_kernel_address(in[0].plan.backward), launches, workers, kThreads, kSmemBytes,
-             absent_rank, static_cast<cudaStream_t>(stream));
+  launch_all({pass_kernel_address(in[0].plan.backward), workers, kThreads, kSmemBytes}, launches,
+             tests.absent_rank, static_cast<cudaStream_t>(stream));
 }
 
 void Group::schedule(const std::vector<ScheduleInput>& in, const TileShape& tile,
-                     const IdsInfo& ids, void* stream) {
+                     const IdsInfo& ids, const Circumstances& tests, void* stream) {
   const OnDevice on{device_};
   int64_t group_tokens{0};
   for (const ScheduleInput& r : in) group_tokens += r.dims.tokens;
@@ -407,18 +504,18 @@ void Group::schedule(const std::vector<ScheduleInput>& in, const TileShape& tile
   const int32_t blocks{workers_};
   const auto num_ranks = static_cast<int32_t>(ranks());
   const int32_t parts{ceil_div(blocks, num_ranks)};
-  // Shared memory: hist[warps][E], three more rows of E, a few words.
-  constexpr int64_t kWords{200 * 1024 / 4};
+  // hist[warps][E], three more rows of E, a few words: in shared memory if they fit.
+  constexpr int64_t kWords{kScheduleSmem / 4};
   const auto warps = static_cast<int32_t>(
       std::clamp<int64_t>((kWords - 16) / experts - 3, 1, cuda::kScheduleThreads / 32));
-  if (4 * experts + 16 > kWords) {
-    throw std::runtime_error{"monomoe: too many experts for the Hopper schedule"};
-  }
+  const int64_t words{(warps + 3) * experts + 16};
+  const bool in_smem{words <= kWords};
   std::vector<cuda::ScheduleLaunch> launches;
   for (size_t r{0}; r < ranks(); ++r) {
     RankMemory& m{ranks_[r]};
     const Dims& d{in[r].dims};
     m.counts.reserve(4 * parts * num_ranks * experts, 0);
+    if (!in_smem) m.scratch.reserve(4 * words * blocks, 0);
     if (num_ranks > 1) {
       m.ids.reserve(8 * int64_t{d.tokens} * d.top_k, 0);
       if (m.id_flags.reserve(4 * parts, 0)) {
@@ -439,40 +536,55 @@ void Group::schedule(const std::vector<ScheduleInput>& in, const TileShape& tile
     l.parts = parts;
     l.warps = warps;
     l.state = &fixed(r)->schedule;
-    l.fault = faults_ + r;
-    l.abort = &fixed(r)->abort;
+    if (!in_smem) l.scratch = reinterpret_cast<int32_t*>(m.scratch.data());
+    l.scratch_words = words;
+    l.fault = &records_[r].fault;
+    l.bad_id = &records_[r].bad_id;
     l.timeout_ns = timeout_ns_;
+    if (r < tests.pauses.size()) std::ranges::copy(tests.pauses[r], l.pause_us);
     launches.push_back(l);
   }
   for (cuda::ScheduleLaunch& l : launches) {
     for (size_t h{0}; h < ranks(); ++h) {
       l.heaps[h] = {reinterpret_cast<int32_t*>(ranks_[h].ids.data()),
-                    reinterpret_cast<int32_t*>(ranks_[h].id_flags.data())};
+                    reinterpret_cast<int32_t*>(ranks_[h].id_flags.data()), &fixed(h)->abort};
     }
   }
-  const auto smem = static_cast<int32_t>(4 * ((warps + 3) * experts + 16));
-  launch_all(schedule_kernel_address(), launches, blocks, cuda::kScheduleThreads, smem, -1,
-             static_cast<cudaStream_t>(stream));
+  const int32_t smem{in_smem ? static_cast<int32_t>(4 * words) : 0};
+  launch_all({schedule_kernel_address(), blocks, cuda::kScheduleThreads, smem}, launches,
+             tests.absent_rank, static_cast<cudaStream_t>(stream));
+}
+
+/// Has the device completed this record?
+template <class Record>
+bool complete(Record& r) {
+  return std::atomic_ref{r.set}.load(std::memory_order_acquire) == 2;
 }
 
 std::optional<Fault> Group::take_fault() {
   for (size_t r{0}; r < ranks(); ++r) {
-    const volatile cuda::FaultRecord& f{faults_[r]};
-    if (f.set != 2 || f.kind == kBadId) continue;
+    cuda::FaultRecord& f{records_[r].fault};
+    if (!complete(f)) continue;
     Fault out;
+    out.reason = static_cast<FaultReason>(f.reason);
     out.rank = f.rank;
     out.worker = f.worker;
     out.line = static_cast<Line>(f.line);
-    out.task.kind = static_cast<Kind>(f.kind < 0 ? 0 : static_cast<int32_t>(f.kind));
+    out.task.kind = static_cast<Kind>(f.kind);
     out.task.row = f.row;
     out.task.col = f.col;
     out.counter = {static_cast<Counter>(f.counter), f.counter_rank, f.counter_index};
     out.seen = f.seen;
     out.wanted = f.wanted;
     out.epoch = f.epoch;
+    out.backward = f.backward != 0;
     out.waited_s = static_cast<double>(timeout_ns_) * 1e-9;
+    out.peer = f.peer;
+    out.own = f.own;
+    out.other = f.other;
+    if (out.reason == FaultReason::kIds) out.missing.push_back(f.peer);
     for (int32_t i{0}; i < f.num_words; ++i) {
-      if (static_cast<int32_t>(f.epochs[i] - f.epoch) < 0) out.missing.push_back(i);
+      if (i != f.rank && !reached(f.epochs[i], f.epoch)) out.missing.push_back(i);
     }
     return out;
   }
@@ -481,10 +593,10 @@ std::optional<Fault> Group::take_fault() {
 
 std::optional<BadId> Group::take_bad_id() {
   for (size_t r{0}; r < ranks(); ++r) {
-    volatile cuda::FaultRecord& f{faults_[r]};
-    if (f.set != 2 || f.kind != kBadId) continue;
-    const BadId out{f.rank, f.row, f.col, f.seen, f.wanted};
-    f.set = 0;
+    cuda::BadIdRecord& f{records_[r].bad_id};
+    if (!complete(f)) continue;
+    const BadId out{f.rank, f.token, f.slot, f.value, f.experts};
+    std::atomic_ref{f.set}.store(0, std::memory_order_release);
     return out;
   }
   return std::nullopt;
@@ -517,7 +629,7 @@ void Group::poison(uint8_t byte) {
   }
 }
 
-void Group::set_epoch(uint32_t epoch) {
+void Group::set_epoch(uint32_t epoch, bool renews) {
   const OnDevice on{device_};
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   const uint32_t before{epoch - 1};
@@ -525,42 +637,34 @@ void Group::set_epoch(uint32_t epoch) {
     for (uint32_t* word : {&fixed(r)->state.epoch, &fixed(r)->schedule.epoch}) {
       check(cudaMemcpy(word, &before, 4, cudaMemcpyHostToDevice), "cudaMemcpy");
     }
-    const std::vector<LaunchWord> init(ranks(), LaunchWord{before, 0, 0, 0});
+    const std::vector<LaunchWord> init(ranks(), LaunchWord::idle(before));
     check(
         cudaMemcpy(words(r), init.data(), init.size() * sizeof(LaunchWord), cudaMemcpyHostToDevice),
         "cudaMemcpy");
-    fill_flags(ranks_[r].flags, before);
+    if (renews) fill_flags(ranks_[r].flags, before);
     fill_flags(ranks_[r].id_flags, before);
   }
 }
 
 Caps look(int32_t device) {
-  Caps c;
   cudaDeviceProp p{};
   if (cudaGetDeviceProperties(&p, device) != cudaSuccess) {
-    c.reason = "no CUDA device " + std::to_string(device);
+    cudaGetLastError();
+    Caps c;
+    c.reason = "a CUDA device with that number wanted, none found";
     return c;
   }
-  c.name = p.name;
-  c.multiprocessors = p.multiProcessorCount;
-  const auto arch = "compute capability " + std::to_string(p.major) + "." + std::to_string(p.minor);
-  if (p.major != 9 || p.minor != 0) {
-    c.reason =
-        "a Hopper GPU (compute capability 9.0) wanted, " + c.name + " with " + arch + " found";
-  } else if (p.sharedMemPerBlockOptin < static_cast<size_t>(kSmemBytes)) {
-    c.reason = std::to_string(kSmemBytes) + " bytes of shared memory a block wanted, " +
-               std::to_string(p.sharedMemPerBlockOptin) + " found";
-  } else {
-    c.usable = true;
-  }
-  return c;
+  return judge({p.name, p.major, p.minor, static_cast<int64_t>(p.sharedMemPerBlockOptin),
+                p.multiProcessorCount});
 }
 
 }  // namespace
 
 int32_t device_count() {
   int n{0};
-  return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+  if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
+  cudaGetLastError();
+  return 0;
 }
 
 Caps query(int32_t device) {
@@ -572,9 +676,36 @@ Caps query(int32_t device) {
   return at->second;
 }
 
-std::unique_ptr<DeviceGroup> DeviceGroup::make(int32_t device, int32_t ranks, double timeout_s) {
-  expect(ranks <= cuda::kMaxRanks, "validate.cpp limits the ranks of a GPU group");
-  return std::make_unique<Group>(device, ranks, timeout_s);
+std::unique_ptr<DeviceGroup> DeviceGroup::make(int32_t device, int32_t ranks, double timeout_s,
+                                               const Circumstances& tests) {
+  if (ranks > cuda::kMaxRanks) {
+    throw Refused{"group: at most " + std::to_string(cuda::kMaxRanks) + " ranks on a GPU wanted, " +
+                  std::to_string(ranks) + " given; use fewer"};
+  }
+  auto group = std::make_unique<Group>(device, ranks, timeout_s);
+  group->start(tests.absent_rank);
+  return group;
+}
+
+std::vector<std::pair<std::string, std::string>> environment() {
+  const auto version = [](int v) {
+    return v == 0 ? "none" : std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
+  };
+  int driver{0};
+  int runtime{0};
+  if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+  if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = 0;
+  cudaGetLastError();
+  std::vector<std::pair<std::string, std::string>> out{
+      {"kernels", "sm_90a (Hopper), built with CUDA " + version(CUDART_VERSION)},
+      {"CUDA runtime", version(runtime)},
+      {"CUDA driver", version(driver)},
+  };
+  for (int32_t i{0}; i < device_count(); ++i) {
+    const Caps c{query(i)};
+    out.emplace_back("cuda:" + std::to_string(i), c.usable ? c.name + ", usable" : c.reason);
+  }
+  return out;
 }
 
 }  // namespace monomoe::sm90

@@ -1,6 +1,7 @@
 // The instantiations, and what surrounds the roles.
 #include "arch/cuda/mover.cuh"
 #include "arch/cuda/schedule.cuh"
+#include "arch/cuda/spoil.cuh"
 #include "arch/sm90/backward.cuh"
 #include "arch/sm90/compute.cuh"
 #include "arch/sm90/kernel.h"
@@ -34,7 +35,22 @@ __device__ void keep_starts(const cuda::Launch& l, Smem& s) {
   s.plan.tables.rows_step = 1;
 }
 
-/// Barriers, the plan with its epoch, this launch's half of the counters.
+/// Tells every peer which call this is. Every block says the same, so that whatever it signals
+/// later comes after it.
+template <bool kBackward>
+__device__ void tell_peers(const cuda::Launch& l, const PassSmem<kBackward>& s) {
+  const Dims& d{l.plan.dims};
+  if (d.ranks == 1 || static_cast<int32_t>(threadIdx.x) >= d.ranks) return;
+  const LaunchWord word{launch_word(s.plan, l.odd)};
+  LaunchWord* const to{l.heaps[threadIdx.x].view.words + d.rank};
+  to->hash = word.hash;
+  to->dims = word.dims;
+  __threadfence_system();
+  ptx::store_relaxed_sys(&to->stamp, word.stamp);
+}
+
+/// Barriers, the plan with its epoch, this launch's half of the counters. An aborted group's launch
+/// touches no peer.
 template <bool kBackward>
 __device__ void begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
   const uint32_t epoch{l.state->epoch + 1};
@@ -59,6 +75,7 @@ __device__ void begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
     s.begun = 0;
     s.counters = counters;
     s.counter_layout = l.counter_layout;
+    s.aborted = ptx::load_relaxed_sys(l.heaps[l.plan.dims.rank].view.abort);
     ptx::fence_barrier_init();
     s.plan = fix_plan<kBackward>(l.plan);
     s.plan.epoch = epoch;
@@ -66,15 +83,11 @@ __device__ void begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
     s.arrived = atomicAdd(counters + static_cast<int32_t>(LaunchCounter::kArrived), 1);
     if (s.arrived == 0) {
       l.counter_state->extent[half] = static_cast<int32_t>(l.counter_layout.words);
-      const LaunchWord word{epoch, l.plan.backward ? 2U : 1U, l.plan.tables.header->hash, 0};
-      for (int32_t r{0}; r < l.plan.dims.ranks; ++r) {
-        LaunchWord* const to{l.heaps[r].view.words + l.plan.dims.rank};
-        *to = word;
-      }
-      __threadfence_system();
     }
+    cuda::pause(l, cuda::PauseAt::kLaunch);
   }
   __syncthreads();
+  if (s.aborted == 0) tell_peers(l, s);
   if (s.plan.tables.tile_start == s.starts) {
     const int32_t words{num_starts(l.plan.dims)};
     for (auto i = static_cast<int32_t>(threadIdx.x); i < words; i += kThreads) {
@@ -92,49 +105,15 @@ __device__ void begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
   __syncthreads();
 }
 
-__device__ void fill_nan(Bf16* rows, int64_t ld, int32_t num_rows, int32_t cols) {
-  if (rows == nullptr) return;
-  for (int32_t r{0}; r < num_rows; ++r) {
-    for (int32_t i{static_cast<int32_t>(threadIdx.x)}; i < cols; i += kThreads) {
-      rows[r * ld + i] = Bf16{0x7FC0};
+/// Flags that this launch did not use must not grow so old that they look raised. Nobody polls a
+/// flag of this rank any more: every row that a peer pulled has been pushed and summed.
+__device__ void renew_flags(const cuda::RankState& state, uint32_t epoch) {
+  for (int32_t a{0}; a < state.num_arrays; ++a) {
+    const cuda::FlagArray& array{state.arrays[a]};
+    for (int64_t i{threadIdx.x}; i < array.count; i += kThreads) {
+      array.flags[i] = static_cast<int32_t>(epoch);
     }
   }
-}
-
-__device__ void fill_nan(const GradOut& g, GradStore store, int32_t matrices, int32_t rows,
-                         int32_t cols) {
-  if (g.data == nullptr) return;
-  for (int32_t m{0}; m < matrices; ++m) {
-    for (int32_t r{0}; r < rows; ++r) {
-      const int64_t at{m * g.matrix + r * g.row};
-      for (int32_t i{static_cast<int32_t>(threadIdx.x)}; i < cols; i += kThreads) {
-        if (store == GradStore::kBf16) {
-          static_cast<Bf16*>(g.data)[at + i] = Bf16{0x7FC0};
-        } else {
-          static_cast<float*>(g.data)[at + i] = __int_as_float(0x7FC00000);
-        }
-      }
-    }
-  }
-}
-
-/// Everything that backward writes besides dx.
-__device__ void fill_gradients(const cuda::Launch& l) {
-  const Dims& d{l.plan.dims};
-  for (int32_t t{0}; l.dtopk_weights.data != nullptr && t < d.tokens; ++t) {
-    for (int32_t k{static_cast<int32_t>(threadIdx.x)}; k < d.top_k; k += kThreads) {
-      l.dtopk_weights.at(t, k) = __int_as_float(0x7FC00000);
-    }
-  }
-  const WeightGrads& g{l.grads};
-  const int32_t experts{d.local_experts()};
-  fill_nan(g.gate, g.store, experts, d.inter, d.hidden);
-  fill_nan(g.up, g.store, experts, d.inter, d.hidden);
-  fill_nan(g.down, g.store, experts, d.hidden, d.inter);
-  fill_nan(g.shared_gate, g.store, 1, d.shared, d.hidden);
-  fill_nan(g.shared_up, g.store, 1, d.shared, d.hidden);
-  fill_nan(g.shared_down, g.store, 1, d.hidden, d.shared);
-  fill_nan(g.shared_score, g.store, 1, 1, d.hidden);
 }
 
 /// The last block to leave ends the epoch; after a fault it makes the outputs useless.
@@ -151,10 +130,8 @@ __device__ void end_worker(const Context<P>& x, WorkerSmem& s) {
     x.launch.state->epoch = x.plan.epoch;
     x.launch.counter_state->half ^= 1;
   }
-  if (cuda::aborted(x)) {
-    fill_nan(x.launch.y, x.launch.y_row, x.plan.dims.tokens, x.plan.dims.hidden);
-    if (x.plan.backward) fill_gradients(x.launch);
-  }
+  if (renews_flags(x.plan.epoch)) renew_flags(*x.launch.state, x.plan.epoch);
+  if (cuda::aborted(x)) cuda::leave_aborted(x.launch, x.plan.epoch);
 }
 
 template <bool kBackward>
@@ -165,6 +142,7 @@ __device__ __forceinline__ void run_worker(const cuda::Launch& launch) {
   const Context<FixedPlan<kBackward>> x{launch, s.plan, s.counters, s.counter_layout, s.arrived};
   const int32_t group{static_cast<int32_t>(threadIdx.x) / kGroupThreads};
   const bool moves{only_moves(launch, s.arrived)};
+  if (s.aborted != 0) return end_worker(x, s);  // nothing is begun
   if (group == 0) {
     ptx::give_registers<kProducerRegisters>();
     const int32_t warp{static_cast<int32_t>(threadIdx.x) / cuda::kLanes};
@@ -205,10 +183,23 @@ __global__ __launch_bounds__(kThreads,
   run_worker<true>(launch);
 }
 
-__global__ __launch_bounds__(cuda::kScheduleThreads) void schedule_kernel(
+__global__ __launch_bounds__(cuda::kScheduleThreads, 1) void schedule_kernel(
     const __grid_constant__ cuda::ScheduleLaunch launch) {
   extern __shared__ __align__(1024) uint8_t raw[];
   cuda::schedule_block(launch, reinterpret_cast<int32_t*>(raw));
+}
+
+/// Do the launches of all ranks run at the same time? One thread a rank.
+__global__ void meet_kernel(const __grid_constant__ cuda::MeetLaunch launch) {
+  atomicAdd(&launch.meeting->here, 1);
+  const uint64_t begin{ptx::global_nanoseconds()};
+  while (ptx::load_relaxed_gpu(&launch.meeting->here) < launch.ranks) {
+    if (ptx::load_relaxed_gpu(&launch.meeting->given_up) != 0) return;
+    if (ptx::global_nanoseconds() - begin > launch.limit_ns) {
+      atomicExch(&launch.meeting->given_up, ptx::load_relaxed_gpu(&launch.meeting->here));
+      return;
+    }
+  }
 }
 
 }  // namespace
@@ -218,5 +209,6 @@ const void* pass_kernel_address(bool backward) {
   return backward ? reinterpret_cast<const void*>(&backward_kernel)
                   : reinterpret_cast<const void*>(&forward_kernel);
 }
+const void* meet_kernel_address() { return reinterpret_cast<const void*>(&meet_kernel); }
 
 }  // namespace monomoe::sm90

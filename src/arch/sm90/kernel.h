@@ -9,4 +9,7 @@ const void* pass_kernel_address(bool backward);
 /// Argument: cuda::ScheduleLaunch.
 const void* schedule_kernel_address();
 
+/// Argument: cuda::MeetLaunch. Block: one thread.
+const void* meet_kernel_address();
+
 }  // namespace monomoe::sm90

@@ -59,7 +59,9 @@ __device__ inline void signal(const Context<P>& x, const Work& w) {
   if (target == 0) return;
   last = __shfl_sync(cuda::kFullWarp, static_cast<int32_t>(last), 0) != 0;
   __syncwarp();  // the others' tiles of these rows, seen by the first lane
-  if (last) push_rows(x, w);
+  if (!last) return;
+  cuda::pause(x.launch, cuda::PauseAt::kPush);
+  push_rows(x, w);
 }
 
 template <class P>

@@ -49,6 +49,7 @@ struct alignas(1024) WorkerSmem {
   uint64_t queue_empty[kQueue];
   int32_t* counters;  // this launch's half
   CounterLayout counter_layout;
+  int32_t aborted;  // the group was, before this launch began
   int32_t begun;    // queue entries that the loader is about to be done with
   int32_t arrived;  // order of this block among the launch's blocks
 };
