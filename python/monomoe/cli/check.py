@@ -20,6 +20,7 @@ import torch
 from .. import functional, reference, testing
 from ..functional import Config, Group
 from ..testing import Case
+from . import devices
 from .progress import Progress
 
 CASES = (
@@ -93,19 +94,22 @@ class Report:
     seconds: float
 
 
-def check_case(case: Case, ranks: list[int]) -> Report:
+def check_case(case: Case, ranks: list[int], backend: str = "cpu") -> Report:
     """Runs a case with every number of ranks."""
     start = time.monotonic()
     inputs = testing.make_inputs(case)
     exact = testing.run_reference(inputs, case, reference.EXACT)
     twin = testing.run_reference(inputs, case, reference.TWIN)
+    given = inputs.to(devices.DEVICES[backend])
     failures: list[str] = []
     worst = testing.Verdict("", 0.0, 1.0)
     first = None
     for num_ranks in ranks:
         try:
             with Group.local(num_ranks) as group:
-                got = testing.run_layer(inputs, group, case)
+                got = testing.run_layer(given, group, case)
+                got = {name: tensor.cpu() for name, tensor in got.items()}
+                group.check()
             for verdict in testing.judge_all(got, twin, exact):
                 worst = max(worst, verdict, key=lambda v: v.share)
             testing.assert_close(got, twin, exact)
@@ -162,7 +166,9 @@ def rank_list(text: str) -> list[int]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", help="force one of this machine's backends")
+    parser.add_argument(
+        "--backend", help="one of this machine's backends, by its name or its device's (cuda, cpu)"
+    )
     parser.add_argument(
         "--ranks",
         type=rank_list,
@@ -177,16 +183,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    known = functional.backends()
+    backend = devices.backend_named(args.backend)
+    if backend is None:
+        print(
+            f"--backend: one of {', '.join(functional.backends())} wanted, {args.backend} given; "
+            "run `python -m monomoe doctor`",
+            file=sys.stderr,
+        )
+        return 1
     if args.backend is not None:
-        if args.backend not in known:
-            print(
-                f"--backend: one of {', '.join(known)} wanted, {args.backend} given; "
-                "run `python -m monomoe doctor`",
-                file=sys.stderr,
-            )
-            return 1
-        os.environ["MONOMOE_BACKEND"] = args.backend
+        os.environ["MONOMOE_BACKEND"] = backend
     chosen = [case for case in CASES if args.case is None or case.name in args.case]
     unknown = set(args.case or ()) - {case.name for case in chosen}
     if unknown:
@@ -200,11 +206,11 @@ def run(args: argparse.Namespace) -> int:
     torch.set_num_threads(1)  # the reference's matrices are small
     failed = 0
     if not args.json:
-        print(f"backend {args.backend or known[0]}, ranks {','.join(map(str, args.ranks))}")
+        print(f"backend {backend}, ranks {','.join(map(str, args.ranks))}")
         print("      error   of allowed   in             hash              case")
     with Progress(len(chosen), quiet=True) as progress:
         for case in chosen:
-            report = check_case(case, args.ranks)
+            report = check_case(case, args.ranks, backend)
             failed += bool(report.failures)
             progress.clear()
             _print_report(report, args.ranks, args.json)

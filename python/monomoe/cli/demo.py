@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import sysconfig
 import time
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from .. import functional, reference, testing
 from ..functional import Config, Group
 from ..layer import MoELayer
+from . import devices
 from .progress import Progress
 
 VOCABULARY = 256  # bytes
@@ -91,6 +93,10 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList(MoEBlock(shared) for shared in SHARED)
         self.norm = nn.LayerNorm(HIDDEN)
         self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.position.device
 
     def forward(self, text: Tensor) -> list[Tensor]:
         """text [N, S] -> logits [n, S, 256] of each piece of it."""
@@ -193,7 +199,7 @@ def train(model: Model, text: Tensor, steps: int, rng: torch.Generator, quiet: b
     with Progress(steps, quiet) as progress:
         for step in range(steps):
             optimizer.zero_grad()
-            loss = model.token_losses(draw_batch(text, rng)).mean()
+            loss = model.token_losses(draw_batch(text, rng).to(model.device)).mean()
             loss.backward()
             warm = min(1.0, (step + 1) / WARM_UP_STEPS)
             optimizer.step(warm * (0.55 + 0.45 * math.cos(math.pi * step / steps)))
@@ -208,7 +214,7 @@ def generate(model: Model, rng: torch.Generator) -> str:
     """Text that the model writes after PROMPT."""
     text = torch.tensor(list(PROMPT))
     for _ in range(SAMPLE_BYTES):
-        logits = model(text[None, -LENGTH:])[0][0, -1]
+        logits = model(text[None, -LENGTH:].to(model.device))[0][0, -1].cpu()
         chosen = torch.multinomial((logits / TEMPERATURE).softmax(-1), 1, generator=rng)
         text = torch.cat([text, chosen])
     return bytes(text.tolist()).decode("utf-8", errors="replace")
@@ -242,7 +248,7 @@ def one_step(model: Model, batch: Tensor, group: Group) -> dict[str, Tensor]:
     for block in model.blocks:
         block.moe.group = group
         for p in block.moe.parameters():
-            p.main_grad = torch.zeros(p.shape)
+            p.main_grad = torch.zeros(p.shape, device=p.device)
     model.zero_grad()
     losses = model.token_losses(batch)
     for block in model.blocks:
@@ -251,7 +257,7 @@ def one_step(model: Model, batch: Tensor, group: Group) -> dict[str, Tensor]:
     losses.mean().backward()
 
     total = torch.zeros(())
-    for loss in losses.detach():  # in token order
+    for loss in losses.detach().cpu():  # in token order
         total = total + loss
     results = {"loss": total}
     for i, block in enumerate(model.blocks):
@@ -311,6 +317,7 @@ def prove(model: Model, batch: Tensor) -> Proof:
     for ranks in RANKS:
         with Group.local(ranks) as group:
             results = one_step(model, batch, group)
+            group.check()
         for name, tensor in results.items():
             if name.split()[-1] not in testing.PER_RANK_SUMS:
                 proof.hashes.setdefault(name, []).append(testing.hash_bits(tensor))
@@ -368,13 +375,18 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
-    torch.set_num_threads(1)  # dense parts repeat only so; the layer has threads of its own
+    backend = devices.backend_named(None)
+    if backend is None:
+        print("MONOMOE_BACKEND: a backend of this machine wanted, "
+              f"{os.environ['MONOMOE_BACKEND']} given; unset it", file=sys.stderr)  # fmt: skip
+        return 1
+    devices.repeat_bits(devices.DEVICES[backend])  # the layer repeats its own anyway
     torch.manual_seed(args.seed)
     rng = torch.Generator().manual_seed(args.seed)
-    model = Model()
+    model = Model().to(devices.DEVICES[backend])
     say = (lambda *_: None) if args.json else print
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(text):,} bytes of text, "
-        f"backend {functional.backends()[0]}")  # fmt: skip
+        f"backend {backend}")  # fmt: skip
 
     training = train(model, text, args.steps, rng, quiet=args.json)
     say(f"loss {training.losses[0]:.3f} -> {training.recent_loss():.3f} nats a byte, "
@@ -386,7 +398,7 @@ def run(args: argparse.Namespace) -> int:
         plotted = f"no plot of the loss: {error}; pip install matplotlib, or pass another --out"
     sample = generate(model, rng)
     say(f"{plotted}\n\nWritten by the model:\n{sample}")
-    proof = prove(model, draw_batch(text, rng))
+    proof = prove(model, draw_batch(text, rng).to(model.device))
     if args.json:
         print(json.dumps({
             "steps": args.steps, "loss_first": training.losses[0],

@@ -17,7 +17,7 @@ from importlib import metadata
 
 MIN_PYTHON = (3, 10)
 MIN_TORCH = (2, 11)
-MEASURED_ARCH = (9, 0)  # Hopper
+CONNECTIONS = 32  # for many ranks on one GPU
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,9 @@ def _library() -> list[Finding]:
     return found
 
 
-def _layer() -> Finding:
+def _layer(device: str) -> Finding:
     """A forward and backward of the smallest layer."""
+    subject = "layer" if device == "cpu" else f"layer on {device}"
     try:
         from .. import reference, testing
         from ..functional import Group
@@ -123,46 +124,72 @@ def _layer() -> Finding:
         case = testing.Case(33, 64, 40, 5, 2, shared=24, score=True)
         inputs = testing.make_inputs(case)
         with Group.local(2, timeout_s=30) as group:
-            got = testing.run_layer(inputs, group, case)
+            got = testing.run_layer(inputs.to(device), group, case)
+            got = {name: tensor.cpu() for name, tensor in got.items()}
+            group.check()
         testing.assert_close(
             got,
             testing.run_reference(inputs, case, reference.TWIN),
             testing.run_reference(inputs, case, reference.EXACT),
         )
     except Exception as error:  # whatever it is, it is the finding
-        return Finding("layer", "missing", f"{type(error).__name__}: {error}",
+        return Finding(subject, "missing", f"{type(error).__name__}: {error}",
                        "python -m monomoe check says more")  # fmt: skip
-    return Finding("layer", "ok", "forward and backward agree with the float64 reference")
+    return Finding(subject, "ok", "forward and backward agree with the float64 reference")
+
+
+def _nvcc() -> Finding:
+    nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+    if nvcc is None:
+        return Finding("nvcc", "note", "none", "for a GPU backend: install CUDA 13 and rebuild")
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    release = [line for line in text.splitlines() if "release" in line]
+    return Finding("nvcc", "ok", release[0].strip() if release else nvcc)
 
 
 def _gpu() -> list[Finding]:
-    nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
-    if nvcc is None:
-        findings = [
-            Finding("nvcc", "note", "none", "for a GPU backend: install CUDA 13 and rebuild")
-        ]
-    else:
-        text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
-        release = [line for line in text.splitlines() if "release" in line]
-        findings = [Finding("nvcc", "ok", release[0].strip() if release else nvcc)]
+    """Kernels in the library, versions, and each GPU."""
     try:
-        import torch
-    except (ImportError, OSError):
-        return findings
-    if not torch.cuda.is_available():
-        findings.append(
-            Finding("GPU", "note", "none that torch can use", "the CPU backend needs none")
-        )
-        return findings
-    for index in range(torch.cuda.device_count()):
-        arch = torch.cuda.get_device_capability(index)
-        found = f"{torch.cuda.get_device_name(index)}, sm_{arch[0]}{arch[1]}"
-        if arch == MEASURED_ARCH:
-            findings.append(Finding(f"GPU {index}", "ok", found))
+        from ..functional import native
+
+        said = list(native().environment())
+    except (ImportError, OSError, RuntimeError, AttributeError):
+        return []  # _library says so
+    found = dict(zip(map(str, said[::2]), map(str, said[1::2])))
+    if "CUDA driver" not in found:
+        remedy = "for a GPU backend: install CUDA 13 and rebuild"
+        return [Finding("GPU kernels", "note", found["kernels"], remedy)]
+    findings = [Finding("GPU kernels", "ok", found["kernels"])]
+    runtime, driver = found["CUDA runtime"], found["CUDA driver"]
+    text = f"runtime {runtime}, driver for {driver}"
+    if driver == "none":
+        findings.append(Finding("CUDA", "note", text, "the CPU backend needs no driver"))
+    elif _version(driver)[:1] < _version(runtime)[:1]:
+        findings.append(Finding("CUDA", "note", text, f"install a driver for CUDA {runtime}"))
+    else:
+        findings.append(Finding("CUDA", "ok", text))
+    gpus = {name: text for name, text in found.items() if name.startswith("cuda:")}
+    usable = [name for name, text in gpus.items() if text.endswith(", usable")]
+    for name, text in gpus.items():
+        if name in usable:
+            findings.append(Finding(name, "ok", text))
         else:
-            remedy = "the GPU backend is made for sm_90 (H100, H200); the CPU backend works"
-            findings.append(Finding(f"GPU {index}", "note", found, remedy))
+            findings.append(Finding(name, "note", text, "the CPU backend works all the same"))
+    if not gpus:
+        findings.append(Finding("GPU", "note", "none", "the CPU backend needs none"))
+    if usable:
+        findings += [_connections(), _layer(usable[0])]
     return findings
+
+
+def _connections() -> Finding:
+    """Launches of the ranks of a local group wait for each other, so they must run side by side."""
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    value = os.environ.get(name, "")
+    if value.isdigit() and int(value) >= CONNECTIONS:
+        return Finding(name, "ok", value)
+    return Finding(name, "note", value or "not set", f"for many ranks on one GPU: export {name}="
+                   f"{CONNECTIONS} before the process starts")  # fmt: skip
 
 
 def examine() -> list[Finding]:
@@ -177,8 +204,8 @@ def examine() -> list[Finding]:
         *_library(),
     ]
     if not any(finding.state == "missing" for finding in findings):
-        findings.append(_layer())
-    return findings + _gpu()
+        findings += [_layer("cpu"), *_gpu()]
+    return [*findings, _nvcc()]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
