@@ -167,11 +167,11 @@ def test_F82_memory_that_is_freed_while_a_side_stream_uses_it():
 # --------------------------------------------------------------------------------- residency
 
 OCCUPY = r"""
-extern "C" __global__ void occupy(long long cycles) {
+extern "C" __global__ void occupy(int million_cycles) {
   extern __shared__ char memory[];
   memory[threadIdx.x] = 0;
   const long long begin = clock64();
-  while (clock64() - begin < cycles) {}
+  while (clock64() - begin < million_cycles * 1000000LL) {}
 }
 """
 
@@ -182,7 +182,10 @@ def test_F92_fewer_free_multiprocessors_than_the_launch_would_take(blocks):
     make = getattr(torch.cuda, "_compile_kernel", None)
     if make is None:
         pytest.skip("this torch can't compile a kernel")
-    occupy = make(OCCUPY, "occupy")
+    try:
+        occupy = make(OCCUPY, "occupy")
+    except (RuntimeError, OSError) as error:
+        pytest.skip(f"no NVRTC here: {error}")
     size = 200 * 1024
     occupy.set_shared_memory_config(size)
     wanted = of_default_stream()
@@ -192,7 +195,7 @@ def test_F92_fewer_free_multiprocessors_than_the_launch_would_take(blocks):
             side = torch.cuda.Stream()
             torch.cuda.synchronize()
             with torch.cuda.stream(side):
-                occupy(grid=(blocks, 1, 1), block=(32, 1, 1), args=[SPIN * 25], shared_mem=size)
+                occupy(grid=(blocks, 1, 1), block=(32, 1, 1), args=[1000], shared_mem=size)
             time.sleep(0.01)
             got = finished(step(inputs, group, CASE.experts, config), group)
         same(got[:3], wanted[:3])
