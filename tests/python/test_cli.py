@@ -27,6 +27,12 @@ def command(*args: str, **environment: str) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
+def test_without_a_command_all_are_listed(capsys):
+    assert main([]) == 2
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in COMMANDS)
+
+
 # --------------------------------------------------------------------------------------- check
 
 

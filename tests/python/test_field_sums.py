@@ -29,7 +29,7 @@ def test_F38_twenty_runs_beside_other_work_have_the_same_bits():
         while not stop.is_set():
             a.add_(1.0)
 
-    other = threading.Thread(target=busy)
+    other = threading.Thread(target=busy, daemon=True)
     with Group.local(2) as group:
         for n in range(20):
             if n == 10:

@@ -31,6 +31,9 @@ def main(argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=", ".join(COMMANDS))
+    if not argv:
+        top.print_help()
+        return 2
     command = top.parse_args(argv[:1]).command
 
     module = importlib.import_module(f"{__name__}.{command}")
