@@ -1,6 +1,6 @@
 """Compiles the kernels and holds ptxas to a budget: `ptxas_budget.py`.
 
-A wgmma loop that ptxas serialises (C7510), spills, a growing stack frame or more registers than the
+wgmma that ptxas serialises (C7510 and others), spills, a growing stack frame or more registers than the
 launch allows fail the check. Machines without nvcc 13 have nothing to check and say so.
 """
 
@@ -22,7 +22,7 @@ FLAGS = [
 # of the producer roles (56 registers a thread); the MMA roles have none (docs/notes).
 BUDGET = {
     "forward_kernel": (168, 24, 64, 64),
-    "backward_kernel": (168, 184, 210, 330),
+    "backward_kernel": (168, 184, 310, 320),
     "schedule_kernel": (112, 0, 0, 0),
     "keep_polling": (0, 0, 16, 16),  # called by producers: at most their 56 registers
 }
@@ -67,7 +67,7 @@ def main() -> int:
         command = [nvcc, *FLAGS, "-cubin", str(KERNELS), "-o", f"{folder}/kernel.cubin"]
         done = subprocess.run(command, capture_output=True, text=True)
     text = done.stdout + done.stderr
-    if done.returncode != 0 or "C7510" in text:
+    if done.returncode != 0 or "Potential Performance Loss" in text:
         print(text)
         return 1
     found = parse(text)

@@ -75,9 +75,15 @@ class Recorder {
     blocks_.emplace_back();
     expected_ = halves;
   }
-  void load(const Box& b) {
-    for (int32_t i{0}; i < (b.is_tall ? 2 : 1); ++i) {
-      EXPECT_TRUE(blocks_.back().emplace(b.half + i, b).second) << "half " << b.half << " twice";
+  struct Handle {
+    int32_t which;
+    bool is_tall;
+  };
+  [[nodiscard]] Handle map(int32_t which, bool is_tall) const { return {which, is_tall}; }
+  void load(const Handle& map, int32_t half, int32_t x, int32_t y, int32_t z) {
+    for (int32_t i{0}; i < (map.is_tall ? 2 : 1); ++i) {
+      EXPECT_TRUE(blocks_.back().emplace(half + i, Box{map.which, map.is_tall, x, y, z}).second)
+          << "half " << half + i << " twice";
     }
   }
   void end() { EXPECT_EQ(static_cast<int32_t>(blocks_.back().size()), expected_); }
@@ -95,6 +101,11 @@ class Recorder {
   }
 
  private:
+  struct Box {
+    int32_t map;
+    bool is_tall;
+    int32_t x, y, z;
+  };
   const Maps& maps_;
   std::vector<std::map<int32_t, Box>> blocks_;
   int32_t expected_{0};

@@ -11,43 +11,65 @@
 
 namespace monomoe::sm90 {
 
-template <Feed kFeed>
+/// Products of a tile, then half(sums, 0), and half(sums, 1) if it has more than 64 rows.
+/// `start(sums, half)`: what the sums begin with, if `kStarts`; else zero.
+///
+/// Each kind has main loops and sums of its own: where sums of several loops meet, or those of a
+/// half that was not multiplied, ptxas finds a definition between two products and serialises all
+/// of the kernel (C7515).
+template <Feed kFeed, bool kStarts, class Start, class Half>
 __device__ __forceinline__ void multiply(WorkerSmem& s, const Consumer& c, const Work& w,
-                                         const StageCursor& begin, bool goes_on, float (&d0)[64],
-                                         float (&d1)[64]) {
+                                         const StageCursor& begin, cuda::RoleClock* clock,
+                                         const Start& start, const Half& half) {
+  const auto lap = [&] {
+    if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerLoop);
+  };
+  float d0[64];
+  float d1[64];
   if (w.rows > kHalfTile) {
-    main_loop<kFeed, true>(s, c, begin, w.k_blocks, goes_on, d0, d1);
+    if constexpr (kStarts) {
+      start(d0, 0);
+      start(d1, 1);
+    }
+    main_loop<kFeed, true>(s, c, begin, w.k_blocks, kStarts, d0, d1);
+    lap();
+    half(d0, 0);
+    half(d1, 1);
   } else {
-    main_loop<kFeed, false>(s, c, begin, w.k_blocks, goes_on, d0, d1);
+    if constexpr (kStarts) start(d0, 0);
+    main_loop<kFeed, false>(s, c, begin, w.k_blocks, kStarts, d0, d1);
+    lap();
+    half(d0, 0);
   }
 }
+template <Feed kFeed, class Half>
+__device__ __forceinline__ void multiply(WorkerSmem& s, const Consumer& c, const Work& w,
+                                         const StageCursor& begin, cuda::RoleClock* clock,
+                                         const Half& half) {
+  multiply<kFeed, false>(
+      s, c, w, begin, clock, [](float(&)[64], int32_t) {}, half);
+}
 
-/// The sums of a wgrad task: from zero, or from what the chunks before have spilled.
+/// A weight gradient.
 template <class P>
-__device__ __forceinline__ void multiply_wgrad(const Context<P>& x, WorkerSmem& s,
-                                               const Consumer& c, const Work& w,
-                                               const StageCursor& begin, float (&d0)[64],
-                                               float (&d1)[64]) {
-  if (w.k_blocks == 0) {  // no rows: the gradient is zero
-    pass_turn(s, c);
-#pragma unroll
-    for (int32_t i = 0; i < 64; ++i) d0[i] = d1[i] = 0.0F;
+__device__ __forceinline__ void run_wgrad(const Context<P>& x, WorkerSmem& s, const Consumer& c,
+                                          const Work& w, const StageCursor& begin,
+                                          cuda::RoleClock* clock) {
+  const GradTile out{grad_tile(x, w)};
+  const auto store = [&](const float(&d)[64], int32_t half) { wgrad_half(x, c, w, out, d, half); };
+  if (w.k_blocks > 0) {
+    // From zero, or from what the expert's chunks before have spilled.
+    const auto start = [&](float(&d)[64], int32_t half) {
+      load_fragment(w.task.first ? nullptr : spilled(x, c, w, half), d);
+      hold(d);
+    };
+    multiply<Feed::kWgrad, true>(s, c, w, begin, clock, start, store);
     return;
   }
-  const bool goes_on{!w.task.first};
-  if (goes_on) {
-    load_fragment<false>(spilled(x, c, w, 0), d0);
-    if (w.rows > kHalfTile) load_fragment<false>(spilled(x, c, w, 1), d1);
-  }
-  multiply<Feed::kWgrad>(s, c, w, begin, goes_on, d0, d1);
-}
-
-/// Calls half(sums, 0), and half(sums, 1) if the tile has more than 64 rows.
-template <class Half>
-__device__ __forceinline__ void for_halves(const Work& w, float (&d0)[64], float (&d1)[64],
-                                           const Half& half) {
-  half(d0, 0);
-  if (w.rows > kHalfTile) half(d1, 1);
+  pass_turn(s, c);  // no rows: the gradient is zero
+  const float zero[64]{};
+#pragma unroll 1
+  for (int32_t half = 0; half * kHalfTile < w.rows; ++half) store(zero, half);
 }
 
 /// A task with products.
@@ -55,22 +77,12 @@ template <class P>
 __device__ __forceinline__ void run_products(const Context<P>& x, WorkerSmem& s, const Consumer& c,
                                              const Work& w, const StageCursor& begin,
                                              cuda::RoleClock* clock) {
-  float d0[64];
-  float d1[64];
-  if (w.feed == Feed::kForward) {
-    multiply<Feed::kForward>(s, c, w, begin, false, d0, d1);
-  } else if (w.feed == Feed::kDgrad) {
-    multiply<Feed::kDgrad>(s, c, w, begin, false, d0, d1);
-  } else {
-    multiply_wgrad(x, s, c, w, begin, d0, d1);
-  }
-  if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerLoop);
   switch (w.task.kind) {
     case Kind::kGateUp:
     case Kind::kSharedGateUp: {
       uint4* const to{preact_rows(x, c, w)};
       const int32_t inter{w.task.kind == Kind::kGateUp ? x.plan.dims.inter : x.plan.dims.shared};
-      for_halves(w, d0, d1, [&](const float(&d)[64], int32_t half) {
+      multiply<Feed::kForward>(s, c, w, begin, clock, [&](const float(&d)[64], int32_t half) {
         recompute_half<P>(w, to, inter, d, half);
       });
       break;
@@ -78,22 +90,20 @@ __device__ __forceinline__ void run_products(const Context<P>& x, WorkerSmem& s,
     case Kind::kDgradDown:
     case Kind::kSharedDgradDown: {
       const DgradOut out{dgrad_out(x, c, w)};
-      for_halves(w, d0, d1, [&](const float(&d)[64], int32_t half) {
+      multiply<Feed::kDgrad>(s, c, w, begin, clock, [&](const float(&d)[64], int32_t half) {
         dgrad_down_half(x, c, w, out, d, half);
       });
       break;
     }
     case Kind::kDgradGateUp:
     case Kind::kSharedDgradGateUp:
-      for_halves(w, d0, d1,
-                 [&](const float(&d)[64], int32_t half) { down_half(x, s, c, w, d, half); });
+      multiply<Feed::kDgrad>(s, c, w, begin, clock, [&](const float(&d)[64], int32_t half) {
+        down_half(x, s, c, w, d, half);
+      });
       break;
-    default: {
-      const GradTile out{grad_tile(x, w)};
-      for_halves(w, d0, d1,
-                 [&](float(&d)[64], int32_t half) { wgrad_half(x, c, w, out, d, half); });
+    default:
+      run_wgrad(x, s, c, w, begin, clock);
       break;
-    }
   }
 }
 

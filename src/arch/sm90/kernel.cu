@@ -150,7 +150,7 @@ __device__ __forceinline__ void run_worker(const cuda::Launch& launch) {
       cuda::mover_loop(x, moves ? cuda::RowPipe{&s.movers[warp], s.stages[warp], kWideMoveBytes}
                                 : cuda::RowPipe{&s.movers[warp], s.moves[0], kMoveBytes});
     } else if (warp == kLoaderWarp) {
-      if (cuda::lane_id() == 0) loader_role(x, s);
+      if (ptx::elect_one()) loader_role(x, s);
     } else if (warp == kSchedulerWarp) {
       scheduler_role(x, s);
     } else {

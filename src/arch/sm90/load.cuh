@@ -54,15 +54,18 @@ class StageSink {
  public:
   __device__ StageSink(const Context<P>& x, WorkerSmem& s, StageCursor& at, HandOn& hand_on)
       : launch_{x.launch}, s_{s}, at_{at}, hand_on_{hand_on} {}
+  __device__ const cuda::TensorMap* map(int32_t which, bool is_tall) {
+    return is_tall ? &launch_.tall[which] : &launch_.maps[which];
+  }
   __device__ void begin(int32_t halves) {
     hand_on_.step();
+    full_ = &s_.full[at_.stage];
+    stage_ = s_.stages[at_.stage];
     ptx::barrier_wait(&s_.empty[at_.stage], at_.phase ^ 1U);
-    ptx::barrier_expect(&s_.full[at_.stage], static_cast<uint32_t>(halves * kHalfBytes));
+    ptx::barrier_expect(full_, static_cast<uint32_t>(halves * kHalfBytes));
   }
-  __device__ void load(const Box& b) {
-    const cuda::TensorMap* const map{b.is_tall ? &launch_.tall[b.map] : &launch_.maps[b.map]};
-    ptx::load_box(s_.stages[at_.stage] + b.half * kHalfBytes, map, &s_.full[at_.stage], b.x, b.y,
-                  b.z);
+  __device__ void load(const cuda::TensorMap* map, int32_t half, int32_t x, int32_t y, int32_t z) {
+    ptx::load_box(stage_ + half * kHalfBytes, map, full_, x, y, z);
   }
   __device__ void end() { at_.next(); }
 
@@ -71,6 +74,8 @@ class StageSink {
   WorkerSmem& s_;
   StageCursor& at_;
   HandOn& hand_on_;
+  uint64_t* full_{nullptr};
+  uint8_t* stage_{nullptr};
 };
 
 /// True: the task was backward's, and its stages are loaded.

@@ -19,23 +19,35 @@ __device__ __forceinline__ float4* fragment_of(float* tiles, int32_t idx, int32_
          half * kVectors * kGroupThreads + thread;
 }
 
-__device__ __forceinline__ void store_fragment(float4* to, const float (&d)[64]) {
-#pragma unroll
-  for (int32_t i = 0; i < 16; ++i) {
-    __stcg(to + i * kGroupThreads, make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
+/// Sums of 64 rows, four at a time; the ranks before have added up `before` (or null). Not added in
+/// place: registers of wgmma that other code writes would make ptxas serialise all products.
+struct Sums {
+  const float (&d)[64];
+  const float4* before;
+
+  __device__ __forceinline__ float4 at(int32_t i) const {
+    const float4 own{make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3])};
+    if (before == nullptr) return own;
+    const float4 v{__ldcg(before + i * kGroupThreads)};
+    return make_float4(v.x + own.x, v.y + own.y, v.z + own.z, v.w + own.w);
   }
+};
+
+__device__ __forceinline__ void store_fragment(float4* to, const Sums& sums) {
+#pragma unroll
+  for (int32_t i = 0; i < 16; ++i) __stcg(to + i * kGroupThreads, sums.at(i));
 }
 
-/// d = stored, or stored + d.
-template <bool kAdds>
+/// `from` null: zeros.
 __device__ __forceinline__ void load_fragment(const float4* from, float (&d)[64]) {
 #pragma unroll
   for (int32_t i = 0; i < 16; ++i) {
-    const float4 v{__ldcg(from + i * kGroupThreads)};
-    d[4 * i] = kAdds ? v.x + d[4 * i] : v.x;
-    d[4 * i + 1] = kAdds ? v.y + d[4 * i + 1] : v.y;
-    d[4 * i + 2] = kAdds ? v.z + d[4 * i + 2] : v.z;
-    d[4 * i + 3] = kAdds ? v.w + d[4 * i + 3] : v.w;
+    float4 v{};
+    if (from != nullptr) v = __ldcg(from + i * kGroupThreads);
+    d[4 * i] = v.x;
+    d[4 * i + 1] = v.y;
+    d[4 * i + 2] = v.z;
+    d[4 * i + 3] = v.w;
   }
 }
 
@@ -75,52 +87,57 @@ __device__ inline GradTile grad_tile(const Context<P>& x, const Work& w) {
           g.store};
 }
 
-/// 64 rows of a finished gradient.
-__device__ __forceinline__ void store_grad_half(const Consumer& c, const GradTile& g,
-                                                const float (&d)[64], int32_t half) {
+/// 64 rows of a finished gradient, rounded.
+__device__ __forceinline__ void store_bf16(const Consumer& c, const GradTile& g, const Sums& sums,
+                                           int32_t half) {
   const int32_t row0{half * 64 + c.warp * 16};
-  if (g.store == GradStore::kBf16) {
-    Bf16* const to{static_cast<Bf16*>(g.data)};
+  Bf16* const to{static_cast<Bf16*>(g.data)};
 #pragma unroll
-    for (int32_t block = 0; block < 2; ++block) {
-      uint32_t v[16];
+  for (int32_t block = 0; block < 2; ++block) {
+    uint32_t v[16];
 #pragma unroll
-      for (int32_t i = 0; i < 16; ++i) {
-        v[i] = pack_bf16(d[block * 32 + 2 * i], d[block * 32 + 2 * i + 1]);
-      }
-      store_rows(c, v, [&](int32_t r, int32_t, int32_t chunk, const uint4& q) {
-        const int32_t row{row0 + r};
-        const int32_t col{block * 64 + chunk * 8};
-        if (row >= g.rows || col >= g.cols) return;
-        *reinterpret_cast<uint4*>(to + row * g.ld + col) = q;
-      });
+    for (int32_t i = 0; i < 8; ++i) {
+      const float4 q{sums.at(block * 8 + i)};
+      v[2 * i] = pack_bf16(q.x, q.y);
+      v[2 * i + 1] = pack_bf16(q.z, q.w);
     }
-    return;
+    store_rows(c, v, [&](int32_t r, int32_t, int32_t chunk, const uint4& q) {
+      const int32_t row{row0 + r};
+      const int32_t col{block * 64 + chunk * 8};
+      if (row >= g.rows || col >= g.cols) return;
+      *reinterpret_cast<uint4*>(to + row * g.ld + col) = q;
+    });
   }
-  // Four lanes have 32 bytes of a row next to each other: whole sectors without staging.
+}
+
+/// In fp32: four lanes have 32 bytes of a row next to each other, whole sectors without staging.
+__device__ __forceinline__ void store_f32(const Consumer& c, const GradTile& g, const Sums& sums,
+                                          int32_t half) {
   const bool adds{g.store == GradStore::kAddF32};
-  const int32_t col0{c.lane % 4 * 2};
+  const int32_t row0{half * 64 + c.warp * 16 + c.lane / 4};
+  float* const to{static_cast<float*>(g.data) + row0 * g.ld + c.lane % 4 * 2};
+  const bool there[2]{row0 < g.rows, row0 + 8 < g.rows};
+  constexpr int32_t kAtOnce{4};
 #pragma unroll
-  for (int32_t h = 0; h < 2; ++h) {
-    const int32_t row{row0 + h * 8 + c.lane / 4};
-    if (row >= g.rows) continue;
-    float* const to{static_cast<float*>(g.data) + row * g.ld + col0};
-    constexpr int32_t kAtOnce{8};
+  for (int32_t first = 0; first < 16; first += kAtOnce) {
+    float2 v[kAtOnce][2]{};
 #pragma unroll
-    for (int32_t nb0 = 0; nb0 < 16; nb0 += kAtOnce) {
-      float2 v[kAtOnce]{};
+    for (int32_t i = 0; i < kAtOnce; ++i) {
 #pragma unroll
-      for (int32_t i = 0; i < kAtOnce; ++i) {
-        if (adds && (nb0 + i) * 8 < g.cols) {
-          v[i] = *reinterpret_cast<const float2*>(to + (nb0 + i) * 8);
-        }
+      for (int32_t h = 0; h < 2; ++h) {
+        if (!adds || !there[h] || (first + i) * 8 >= g.cols) continue;
+        v[i][h] = *reinterpret_cast<const float2*>(to + h * 8 * g.ld + (first + i) * 8);
       }
+    }
 #pragma unroll
-      for (int32_t i = 0; i < kAtOnce; ++i) {
-        const int32_t at{(nb0 + i) * 4 + h * 2};
-        if ((nb0 + i) * 8 >= g.cols) continue;
-        *reinterpret_cast<float2*>(to + (nb0 + i) * 8) =
-            adds ? make_float2(v[i].x + d[at], v[i].y + d[at + 1]) : make_float2(d[at], d[at + 1]);
+    for (int32_t i = 0; i < kAtOnce; ++i) {
+      const float4 q{sums.at(first + i)};
+#pragma unroll
+      for (int32_t h = 0; h < 2; ++h) {
+        if (!there[h] || (first + i) * 8 >= g.cols) continue;
+        const float2 own{h == 0 ? make_float2(q.x, q.y) : make_float2(q.z, q.w)};
+        *reinterpret_cast<float2*>(to + h * 8 * g.ld + (first + i) * 8) =
+            adds ? make_float2(v[i][h].x + own.x, v[i][h].y + own.y) : own;
       }
     }
   }
@@ -129,15 +146,20 @@ __device__ __forceinline__ void store_grad_half(const Consumer& c, const GradTil
 /// 64 rows of a task's sums.
 template <class P>
 __device__ __forceinline__ void wgrad_half(const Context<P>& x, const Consumer& c, const Work& w,
-                                           const GradTile& g, float (&d)[64], int32_t half) {
+                                           const GradTile& g, const float (&d)[64], int32_t half) {
   const auto& p{x.plan};
-  if (!w.task.last) return store_fragment(spilled(x, c, w, half), d);
+  if (!w.task.last) return store_fragment(spilled(x, c, w, half), Sums{d, nullptr});
+  Sums sums{d, nullptr};
   if (detail::is_shared(w.task.kind) && p.chain_shared) {
     float4* const chain{fragment_of(x.launch.chain, shared_wgrad_index(p, w.task), half, c.thread)};
-    if (p.dims.rank > 0) load_fragment<true>(chain, d);
-    if (p.dims.rank + 1 < p.dims.ranks) return store_fragment(chain, d);
+    if (p.dims.rank > 0) sums.before = chain;
+    if (p.dims.rank + 1 < p.dims.ranks) return store_fragment(chain, sums);
   }
-  store_grad_half(c, g, d, half);
+  if (g.store == GradStore::kBf16) {
+    store_bf16(c, g, sums, half);
+  } else {
+    store_f32(c, g, sums, half);
+  }
 }
 
 }  // namespace monomoe::sm90

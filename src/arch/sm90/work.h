@@ -33,7 +33,7 @@ struct Work {
   int32_t a_row;  // first row in A's map
   int32_t a_z;    // wgrads: 0, or 1 for the gradient of up
   int32_t b_row0, b_row1, b_z;
-  int32_t k_turn;   // dgrads: from this k block on A lies at z = 1 and B in b_map1
+  int32_t k_turn;   // dgrads: k blocks of a matrix; behind them A lies at z = 1 and B in b_map1
   int32_t k_tile;   // wgrads: first row tile of tokens
   int32_t k_ring;   // wgrads: row tile n lies at n mod k_ring
   int32_t k_saved;  // wgrads: of row tiles below, B lies in b_map1, at n itself
@@ -73,55 +73,61 @@ MONOMOE_HD constexpr SumShape sum_shape(const Dims& d) {
   return {cols, ceil_div(d.hidden, cols), slots, ceil_div(d.top_k, slots), shared};
 }
 
-/// One box of a k block. Halves of a stage: 0 and 1 of A, 2 and 3 of B; a tall box fills two.
-struct Box {
-  int32_t map;
-  bool is_tall;
-  int32_t half;
-  int32_t x, y, z;
-};
+// The boxes of backward's tasks. A sink gets sink.map(which, is_tall) once for each map, then for
+// each k block sink.begin(halves), sink.load(map, half, x, y, z) for each box, and sink.end().
+// Halves of a stage: 0 and 1 of A, 2 and 3 of B; a tall box fills two. One thread runs this on a
+// GPU, in less time than a k block's products take: plain loops over a few integers.
 
-/// The boxes of a dgrad task: sink.begin(halves), sink.load(box)s and sink.end() for each k block.
 template <class Sink>
-MONOMOE_HD void walk_dgrad(const Work& work, Sink& sink) {
-  const Work w{work};
+MONOMOE_HD void walk_dgrad(const Work& w, Sink& sink) {
   const bool two_halves{w.rows > kHalfTile};
-  for (int32_t k{0}; k < w.k_blocks; ++k) {
-    const bool second{k >= w.k_turn};
-    const int32_t at{(second ? k - w.k_turn : k) * kBlockK};
-    const int32_t b_map{second ? w.b_map1 : w.b_map0};
-    sink.begin(two_halves ? 4 : 3);
-    sink.load({w.a_map, two_halves, 0, at, w.a_row, second ? 1 : 0});
-    sink.load({b_map, false, 2, w.b_row0, at, w.b_z});
-    sink.load({b_map, false, 3, w.b_row0 + kHalfTile, at, w.b_z});
-    sink.end();
+  const int32_t halves{two_halves ? 4 : 3};
+  const auto a = sink.map(w.a_map, two_halves);
+  const int32_t a_row{w.a_row};
+  const int32_t b_col{w.b_row0};
+  const int32_t b_z{w.b_z};
+  const int32_t segments{w.k_blocks > w.k_turn ? 2 : 1};
+  const int32_t depth{w.k_turn * kBlockK};
+  for (int32_t i{0}; i < segments; ++i) {
+    const auto b = sink.map(i == 0 ? w.b_map0 : w.b_map1, false);
+    for (int32_t k{0}; k < depth; k += kBlockK) {
+      sink.begin(halves);
+      sink.load(a, 0, k, a_row, i);
+      sink.load(b, 2, b_col, k, b_z);
+      sink.load(b, 3, b_col + kHalfTile, k, b_z);
+      sink.end();
+    }
   }
 }
 
-/// The same for a wgrad task: row tiles of tokens in order, two k blocks each.
+/// Row tiles of tokens in order, two k blocks each.
 template <class Sink>
-MONOMOE_HD void walk_wgrad(const Work& work, Sink& sink) {
-  const Work w{work};
+MONOMOE_HD void walk_wgrad(const Work& w, Sink& sink) {
   const bool two_halves{w.rows > kHalfTile};
-  constexpr int32_t kPerTile{FixedTile::rows / kBlockK};
+  const int32_t halves{two_halves ? 4 : 3};
+  const auto a = sink.map(w.a_map, false);
+  const int32_t a_col{w.a_row};
+  const int32_t a_z{w.a_z};
+  const int32_t b_col{w.b_row0};
+  const int32_t ring{w.k_ring};
+  const int32_t saved{w.k_saved};
   int32_t tile{w.k_tile};
-  int32_t slot{w.k_blocks > 0 ? tile % w.k_ring : 0};
-  for (int32_t k{0}; k < w.k_blocks; ++k) {
-    const int32_t in_tile{k % kPerTile * kBlockK};
-    const bool saved{tile < w.k_saved};
-    const int32_t a_at{slot * FixedTile::rows + in_tile};
-    const int32_t b_at{saved ? tile * FixedTile::rows + in_tile : a_at};
-    const int32_t b_map{saved ? w.b_map1 : w.b_map0};
-    sink.begin(two_halves ? 4 : 3);
-    sink.load({w.a_map, false, 0, w.a_row, a_at, w.a_z});
-    if (two_halves) sink.load({w.a_map, false, 1, w.a_row + kHalfTile, a_at, w.a_z});
-    sink.load({b_map, false, 2, w.b_row0, b_at, 0});
-    sink.load({b_map, false, 3, w.b_row0 + kHalfTile, b_at, 0});
-    sink.end();
-    if (k % kPerTile == kPerTile - 1) {
-      ++tile;
-      if (++slot == w.k_ring) slot = 0;
+  int32_t slot{tile % ring};
+  for (int32_t left{w.k_blocks * kBlockK}; left > 0; left -= FixedTile::rows) {
+    const auto b = sink.map(tile < saved ? w.b_map1 : w.b_map0, false);
+    const int32_t a_row{slot * FixedTile::rows};
+    const int32_t b_row{(tile < saved ? tile : slot) * FixedTile::rows};
+    const int32_t depth{min_of(left, FixedTile::rows)};
+    for (int32_t k{0}; k < depth; k += kBlockK) {
+      sink.begin(halves);
+      sink.load(a, 0, a_col, a_row + k, a_z);
+      if (two_halves) sink.load(a, 1, a_col + kHalfTile, a_row + k, a_z);
+      sink.load(b, 2, b_col, b_row + k, 0);
+      sink.load(b, 3, b_col + kHalfTile, b_row + k, 0);
+      sink.end();
     }
+    ++tile;
+    if (++slot == ring) slot = 0;
   }
 }
 

@@ -48,6 +48,21 @@ __device__ __forceinline__ void named_sync(int32_t id, int32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// elect.sync: true for one lane of a converged warp. Section 9.7.13.14. The compiler knows that it
+/// is one: bulk tensor copies behind `lane == 0` get a loop over lanes each, behind this they
+/// don't.
+__device__ __forceinline__ bool elect_one() {
+  uint32_t chosen{0};
+  asm volatile(
+      "{\n"
+      ".reg .pred is_chosen;\n"
+      "elect.sync _|is_chosen, 0xFFFFFFFF;\n"
+      "@is_chosen mov.u32 %0, 1;\n"
+      "}\n"
+      : "+r"(chosen));
+  return chosen != 0;
+}
+
 /// setmaxnreg: registers a thread of this warpgroup. Section 9.7.19.5.
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
