@@ -22,7 +22,7 @@ FLAGS = [
 # of the producer roles (56 registers a thread); the MMA roles have none (docs/notes).
 BUDGET = {
     "forward_kernel": (168, 24, 64, 64),
-    "backward_kernel": (168, 184, 310, 320),
+    "backward_kernel": (168, 168, 140, 210),
     "schedule_kernel": (112, 0, 0, 0),
     "keep_polling": (0, 0, 16, 16),  # called by producers: at most their 56 registers
 }

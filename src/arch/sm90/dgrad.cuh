@@ -118,18 +118,17 @@ __device__ __forceinline__ DgradValue dgrad_value(const FastClamp& clamp, float 
           fabsf(up) > clamp.limit ? 0.0F : scaled * silu};
 }
 
-/// As store_rows of epilogue.cuh, of a warp's 16 rows x 32 columns: `part` 0 or 1 of the staging.
-__device__ __forceinline__ void stage_32(const Consumer& c, int32_t part, const uint32_t (&v)[8]) {
-#pragma unroll
-  for (int32_t nb = 0; nb < 4; nb += 2) {
-    const int32_t r{c.lane & 15};
-    const int32_t chunk{nb + (c.lane >> 4)};
-    const uint32_t at{
-        c.staging + static_cast<uint32_t>(part * 1024 + r * 64 + ((chunk ^ ((r >> 1) & 3)) << 4))};
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
-                 "r"(v[nb * 2]), "r"(v[nb * 2 + 1]), "r"(v[nb * 2 + 2]), "r"(v[nb * 2 + 3])
-                 : "memory");
-  }
+/// As store_rows of epilogue.cuh, of a warp's 16 rows x 16 columns: columns 16 * `part` of the 32
+/// at `place` 0 or 1 of the staging.
+__device__ __forceinline__ void stage_16(const Consumer& c, int32_t place, int32_t part,
+                                         const uint32_t (&v)[4]) {
+  const int32_t r{c.lane & 15};
+  const int32_t chunk{2 * part + (c.lane >> 4)};
+  const uint32_t at{c.staging +
+                    static_cast<uint32_t>(place * 1024 + r * 64 + ((chunk ^ ((r >> 1) & 3)) << 4))};
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+               "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+               : "memory");
 }
 
 /// Staged rows -> to + row * ld, in 16 bytes a lane; rows from `rows` on are zero.
@@ -139,10 +138,13 @@ struct StagedRows {
 
   __device__ __forceinline__ void store(const Consumer& c, int32_t part, Bf16* to,
                                         int32_t ld) const {
+    // Addresses are made anew each time: kept, they would push sums out of registers.
+    int32_t lane{c.lane};
+    asm volatile("" : "+r"(lane));
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
-      const int32_t r{i * 8 + (c.lane >> 2)};
-      const int32_t chunk{c.lane & 3};
+      const int32_t r{i * 8 + (lane >> 2)};
+      const int32_t chunk{lane & 3};
       uint4 q;
       asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                    : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w)
@@ -152,7 +154,7 @@ struct StagedRows {
       const int32_t row{row0 + r};
       if (row >= padded || col + chunk * 8 >= cols) continue;
       if (row >= rows) q = make_uint4(0, 0, 0, 0);
-      *reinterpret_cast<uint4*>(to + int64_t{row} * ld + col + chunk * 8) = q;
+      ptx::store_16(to + int64_t{row} * ld + col + chunk * 8, q);
     }
   }
 };
@@ -161,12 +163,14 @@ struct StagedRows {
 struct Preact32 {
   uint4 gate[2], up[2];
 
-  __device__ __forceinline__ void load(const uint4* block, int32_t part) {
-#pragma unroll
-    for (int32_t i = 0; i < 2; ++i) {
-      gate[i] = load_preact(block + (2 * part + i) * kGroupThreads);
-      up[i] = load_preact(block + (kPreactVectors + 2 * part + i) * kGroupThreads);
-    }
+  __device__ __forceinline__ explicit Preact32(const uint4* from)
+      : gate{load_preact(from), load_preact(from + kGroupThreads)},
+        up{load_preact(from + kPreactVectors * kGroupThreads),
+           load_preact(from + (kPreactVectors + 1) * kGroupThreads)} {}
+
+  __device__ __forceinline__ uint32_t word(const uint4 (&v)[2], int32_t i) const {
+    const uint4& q{v[i / 4]};
+    return i % 4 == 0 ? q.x : i % 4 == 1 ? q.y : i % 4 == 2 ? q.z : q.w;
   }
 };
 
@@ -181,41 +185,51 @@ __device__ __forceinline__ void dgrad_down_half(const Context<P>& x, const Consu
   const int32_t own_row{half * 64 + c.warp * 16 + c.lane / 4};
   const float weight[2]{row_weight(x, w, own_row), row_weight(x, w, own_row + 8)};
   float partial[2]{};
+  // Loads are one part ahead; behind the last block they bring it once more.
+  const auto load = [&](int32_t part) {
+    const int32_t block{min_of(w.task.col * 2 + part / 2, blocks - 1)};
+    return Preact32{o.preact + preact_block(half, blocks, block) + part % 2 * 2 * kGroupThreads};
+  };
+  Preact32 next{load(0)};
 #pragma unroll
   for (int32_t part = 0; part < 4; ++part) {
-    const int32_t block{w.task.col * 2 + part / 2};
-    if (block >= blocks) break;
-    Preact32 in;
-    in.load(o.preact + preact_block(half, blocks, block), part % 2);
-    uint32_t gate[8];
-    uint32_t up[8];
-    uint32_t act[8];
+    if (w.task.col * 2 + part / 2 >= blocks) break;
+    const Preact32 in{next};
+    if (part + 1 < 4) next = load(part + 1);
+    uint32_t act[2][4];
+    __syncwarp();
 #pragma unroll
-    for (int32_t i = 0; i < 8; ++i) {
-      const uint32_t g{reinterpret_cast<const uint32_t*>(in.gate)[i]};
-      const uint32_t u{reinterpret_cast<const uint32_t*>(in.up)[i]};
-      const float wt{weight[i % 2]};
-      const float da0{d[part * 16 + 2 * i]};
-      const float da1{d[part * 16 + 2 * i + 1]};
-      const DgradValue v0{dgrad_value(clamp, cuda::low_half(g), cuda::low_half(u), wt * da0)};
-      const DgradValue v1{dgrad_value(clamp, cuda::high_half(g), cuda::high_half(u), wt * da1)};
-      const uint32_t a{pack_bf16(v0.act, v1.act)};
-      partial[i % 2] = fmaf(da0, cuda::low_half(a), partial[i % 2]);
-      partial[i % 2] = fmaf(da1, cuda::high_half(a), partial[i % 2]);
-      gate[i] = pack_bf16(v0.dgate, v1.dgate);
-      up[i] = pack_bf16(v0.dup, v1.dup);
-      act[i] = pack_bf16(wt * cuda::low_half(a), wt * cuda::high_half(a));
+    for (int32_t j = 0; j < 2; ++j) {
+      uint32_t gate[4];
+      uint32_t up[4];
+#pragma unroll
+      for (int32_t k = 0; k < 4; ++k) {
+        const int32_t i{j * 4 + k};
+        const uint32_t g{in.word(in.gate, i)};
+        const uint32_t u{in.word(in.up, i)};
+        const float wt{weight[i % 2]};
+        const float da0{d[part * 16 + 2 * i]};
+        const float da1{d[part * 16 + 2 * i + 1]};
+        const DgradValue v0{dgrad_value(clamp, cuda::low_half(g), cuda::low_half(u), wt * da0)};
+        const DgradValue v1{dgrad_value(clamp, cuda::high_half(g), cuda::high_half(u), wt * da1)};
+        const uint32_t a{pack_bf16(v0.act, v1.act)};
+        partial[i % 2] = fmaf(da0, cuda::low_half(a), partial[i % 2]);
+        partial[i % 2] = fmaf(da1, cuda::high_half(a), partial[i % 2]);
+        gate[k] = pack_bf16(v0.dgate, v1.dgate);
+        up[k] = pack_bf16(v0.dup, v1.dup);
+        act[j][k] = pack_bf16(wt * cuda::low_half(a), wt * cuda::high_half(a));
+      }
+      stage_16(c, 0, j, gate);
+      stage_16(c, 1, j, up);
     }
     const StagedRows rows{half * 64 + c.warp * 16, w.rows, w.padded, w.task.col * 128 + part * 32,
                           o.inter};
     __syncwarp();
-    stage_32(c, 0, gate);
-    stage_32(c, 1, up);
-    __syncwarp();
     rows.store(c, 0, o.grad, 2 * o.inter);
     rows.store(c, 1, o.grad + o.inter, 2 * o.inter);
     __syncwarp();
-    stage_32(c, 0, act);
+    stage_16(c, 0, 0, act[0]);
+    stage_16(c, 0, 1, act[1]);
     __syncwarp();
     rows.store(c, 0, o.act, o.inter);
   }

@@ -76,6 +76,7 @@ __device__ inline void shared_wgrad_score(const Context<P>& x, WorkerSmem& s, co
   for (int32_t i = 0; i < 4; ++i) {
     sum += reinterpret_cast<const float*>(s.staging[c.group * 4 + i])[c.thread];
   }
+  c.sync();  // what a slower warp still reads, the next task must not overwrite
   c.sync();  // the next task's epilogue writes to the staging
   if (p.chain_shared) {
     float* const chain{

@@ -105,7 +105,7 @@ __device__ __forceinline__ void store_bf16(const Consumer& c, const GradTile& g,
       const int32_t row{row0 + r};
       const int32_t col{block * 64 + chunk * 8};
       if (row >= g.rows || col >= g.cols) return;
-      *reinterpret_cast<uint4*>(to + row * g.ld + col) = q;
+      ptx::store_16_once(to + row * g.ld + col, q);
     });
   }
 }
@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_f32(const Consumer& c, const GradTile& g, 
 #pragma unroll
       for (int32_t h = 0; h < 2; ++h) {
         if (!adds || !there[h] || (first + i) * 8 >= g.cols) continue;
-        v[i][h] = *reinterpret_cast<const float2*>(to + h * 8 * g.ld + (first + i) * 8);
+        v[i][h] = __ldcs(reinterpret_cast<const float2*>(to + h * 8 * g.ld + (first + i) * 8));
       }
     }
 #pragma unroll
@@ -136,8 +136,8 @@ __device__ __forceinline__ void store_f32(const Consumer& c, const GradTile& g, 
       for (int32_t h = 0; h < 2; ++h) {
         if (!there[h] || (first + i) * 8 >= g.cols) continue;
         const float2 own{h == 0 ? make_float2(q.x, q.y) : make_float2(q.z, q.w)};
-        *reinterpret_cast<float2*>(to + h * 8 * g.ld + (first + i) * 8) =
-            adds ? make_float2(v[i][h].x + own.x, v[i][h].y + own.y) : own;
+        __stcs(reinterpret_cast<float2*>(to + h * 8 * g.ld + (first + i) * 8),
+               adds ? make_float2(v[i][h].x + own.x, v[i][h].y + own.y) : own);
       }
     }
   }
