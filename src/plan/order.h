@@ -80,7 +80,7 @@ MONOMOE_HD Chunk next_chunk(const P& p, const Chunk& c) {
 }
 
 template <class P>
-MONOMOE_HD int32_t tickets_of(const P& p, const Stream& s, const Chunk& c) {
+MONOMOE_HD int32_t tiles_of(const P& p, const Stream& s, const Chunk& c) {
   if (s.per_chunk > 0) return c.begin < c.end || p.wanted.empty_experts ? s.per_chunk : 0;
   return s.per_tile * max_of(0, c.end - max_of(c.begin, s.from_tile));
 }
@@ -104,30 +104,49 @@ MONOMOE_HD constexpr int32_t rotated_tile(const Chunk& c, int32_t shift, int32_t
 }
 
 /// A run of tickets of the main line: one kind over a chunk, or over the tokens of the shared
-/// expert.
+/// expert. A ticket is one tile, or two that share an operand (tile.h) for a pair of blocks.
+///
+/// Most workers pass most segments by, so that only what tickets need is known here; the rest is
+/// found when one is decoded.
 struct Segment {
   Kind kind{Kind::kGateUp};
   int32_t begin{0};  // tickets
-  int32_t count{0};
-  Raster raster{};
-  Chunk chunk{};  // routed kinds
-  Chunk rows{};   // row tiles that the raster walks, rotated by `shift`
-  int32_t shift{0};
-  int32_t pass{-1};  // wgrads: as in Task
-  bool first{true};
-  bool last{true};
+  int32_t tiles{0};
+  int32_t per_ticket{1};
+  Chunk chunk{};           // routed kinds
+  int32_t first_tile{-1};  // routed kinds by row tile: the raster walks [first_tile, chunk.end)
+  int32_t n_tiles{1};      // column tiles of a row tile (not of wgrads)
+  int32_t pass{-1};        // wgrads: as in Task
 
-  /// Field by field: kernels decode into shared memory.
-  MONOMOE_HD void decode(int32_t ticket, Task* out) const {
-    const TilePos at{raster.at(ticket - begin)};
+  [[nodiscard]] MONOMOE_HD int32_t end() const { return begin + ceil_div(tiles, per_ticket); }
+  [[nodiscard]] MONOMOE_HD int32_t tasks_of(int32_t ticket) const {
+    return min_of(per_ticket, tiles - (ticket - begin) * per_ticket);
+  }
+
+  /// Task `member` of a ticket. Field by field: kernels decode into shared memory.
+  template <class P>
+  MONOMOE_HD void decode(const P& p, int32_t ticket, int32_t member, Task* out) const {
+    const bool wgrad{kind == Kind::kWgradGateUp || kind == Kind::kWgradDown};
+    int32_t n{n_tiles};
+    if (kind == Kind::kWgradGateUp) n = p.hidden_tiles();
+    if (kind == Kind::kWgradDown) n = p.inter_tiles();
+    const int32_t m{kind == Kind::kWgradGateUp ? p.wgrad_gate_up_rows()
+                    : kind == Kind::kWgradDown ? p.wgrad_down_rows()
+                    : first_tile < 0           ? tiles / n
+                                               : chunk.end - first_tile};
+    const TilePos at{make_raster(m, n).at((ticket - begin) * per_ticket + member)};
     out->kind = kind;
     out->expert = chunk.expert;
-    out->row = rows.begin < rows.end ? rotated_tile(rows, shift, at.m) : at.m;
+    out->row = at.m;
+    if (first_tile >= 0) {
+      const Chunk rows{chunk.expert, first_tile, chunk.end};
+      out->row = rotated_tile(rows, rotation(p, rows), at.m);
+    }
     out->col = at.n;
     out->chunk = chunk;
     out->pass = pass;
-    out->first = first;
-    out->last = last;
+    out->first = !wgrad || chunk.begin == p.tables.tile_start[chunk.expert];
+    out->last = !wgrad || chunk.end == p.tables.tile_start[chunk.expert + 1];
   }
 };
 
@@ -216,7 +235,8 @@ class SegmentCursor {
 
   /// To the first segment. (Not a constructor: kernels keep the cursor in shared memory.)
   template <class P>
-  MONOMOE_HD void start(const P& p) {
+  MONOMOE_HD void start(const P& p, int32_t per_ticket) {
+    per_ticket_ = per_ticket;
     streams_ = streams_of(p);
     part_ = Part::kHead;
     shared_ = shared_head(p);
@@ -235,14 +255,15 @@ class SegmentCursor {
     for (;;) {
       *out = Segment{};
       out->begin = begin_;
+      out->per_ticket = per_ticket_;
       switch (part_) {
         case Part::kHead:
         case Part::kTail:
           if (at_shared_ < shared_.count) {
             const SharedSegment& s{shared_.at[at_shared_++]};
             out->kind = s.kind;
-            out->count = s.m_tiles * s.n_tiles;
-            out->raster = make_raster(s.m_tiles, s.n_tiles);
+            out->tiles = s.m_tiles * s.n_tiles;
+            out->n_tiles = s.n_tiles;
           } else {
             part_ = part_ == Part::kHead ? Part::kRouted : Part::kEnd;
           }
@@ -257,9 +278,9 @@ class SegmentCursor {
         case Part::kEnd:
           return false;
       }
-      if (out->count > 0) break;
+      if (out->tiles > 0) break;
     }
-    begin_ += out->count;
+    begin_ = out->end();
     return true;
   }
 
@@ -303,22 +324,14 @@ class SegmentCursor {
     Lane& l{lanes_[best]};
     const Chunk& c{l.chunk};
     out->kind = s.kind;
-    out->count = tickets_of(p, s, c);
+    out->tiles = tiles_of(p, s, c);
     out->chunk = c;
-    const bool chunked{c.begin < c.end && is_chunked(p, c)};
-    if (s.per_chunk > 0) {
-      const bool gate_up{s.kind == Kind::kWgradGateUp};
-      out->raster = make_raster(gate_up ? p.wgrad_gate_up_rows() : p.wgrad_down_rows(),
-                                gate_up ? p.hidden_tiles() : p.inter_tiles());
-      out->pass = chunked ? l.passes : -1;
-      out->first = c.begin == p.tables.tile_start[c.expert];
-      out->last = c.end == p.tables.tile_start[c.expert + 1];
-    } else if (out->count > 0) {
-      out->rows = {c.expert, max_of(c.begin, s.from_tile), c.end};
-      out->shift = rotation(p, out->rows);
-      out->raster = make_raster(c.end - out->rows.begin, s.per_tile);
+    if (s.per_chunk == 0) {
+      out->first_tile = max_of(c.begin, s.from_tile);
+      out->n_tiles = s.per_tile;
+    } else if (c.begin < c.end && is_chunked(p, c)) {
+      out->pass = l.passes++;
     }
-    if (chunked) ++l.passes;
     l.chunk = next_chunk(p, c);
     set_key(p, best);
     return true;
@@ -328,6 +341,7 @@ class SegmentCursor {
   SharedSegments shared_{};
   Lane lanes_[kMaxStreams];
   Part part_{Part::kHead};
+  int32_t per_ticket_{1};
   int32_t at_shared_{0};
   int32_t begin_{0};
 };
@@ -343,8 +357,8 @@ class MainCursor {
   }
 
   template <class P>
-  MONOMOE_HD void start(const P& p) {
-    walk_.start(p);
+  MONOMOE_HD void start(const P& p, int32_t per_ticket = 1) {
+    walk_.start(p, per_ticket);
     first_ = 0;
     size_ = 0;
     ended_ = false;
@@ -357,20 +371,26 @@ class MainCursor {
       if (is_behind_end()) return false;
       look_ahead(p);
     }
-    decode(ticket, out);
+    decode(p, ticket, 0, out);
     return true;
   }
 
   /// Is the segment of `ticket` known? (Those before it are forgotten.)
   MONOMOE_HD bool knows(int32_t ticket) {
     for (; size_ > 0; --size_) {
-      if (ticket < ahead_[first_].begin + ahead_[first_].count) return true;
+      if (ticket < ahead_[first_].end()) return true;
       first_ = (first_ + 1) % kAhead;
     }
     return false;
   }
   /// Of a ticket that is known.
-  MONOMOE_HD void decode(int32_t ticket, Task* out) const { ahead_[first_].decode(ticket, out); }
+  template <class P>
+  MONOMOE_HD void decode(const P& p, int32_t ticket, int32_t member, Task* out) const {
+    ahead_[first_].decode(p, ticket, member, out);
+  }
+  [[nodiscard]] MONOMOE_HD int32_t tasks_of(int32_t ticket) const {
+    return ahead_[first_].tasks_of(ticket);
+  }
 
   /// Finds one more segment, if there is one and a place for it.
   template <class P>

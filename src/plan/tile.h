@@ -17,30 +17,47 @@ struct TilePos {
 constexpr int32_t kRasterBlock{8};
 
 /// An m_tiles x n_tiles grid walked in bands of about 8 row tiles, rows fastest, so that a band's
-/// rows and the columns in work stay in L2. Bands differ by at most one row tile: with 9 row tiles
-/// a band of 8 and one of 1 would read the columns twice.
+/// rows and the columns in work stay in L2. Bands are as equal as they can be: with 9 row tiles a
+/// band of 8 and one of 1 would read the columns twice.
+///
+/// Tiles 2 i and 2 i + 1 share an operand, for two blocks that load it together: they lie above
+/// each other, or, in the last row of an odd number of rows, beside each other. So bands have an
+/// even number of rows, but the last one may have one more; it goes through two columns at a time.
 struct Raster {
   int32_t n_tiles{1};
-  int32_t height{1};  // row tiles of a band
-  int32_t taller{0};  // the first bands have one row tile more
+  int32_t height{0};  // row tiles of a band, even
+  int32_t bands{1};
+  int32_t taller{0};  // the first bands have two row tiles more
+  int32_t odd{0};     // 1: the last band has one row tile more
 
   MONOMOE_HD constexpr TilePos at(int32_t idx) const {
-    const int32_t in_taller{taller * (height + 1) * n_tiles};
+    const int32_t in_taller{taller * (height + 2) * n_tiles};
     const bool is_taller{idx < in_taller};
-    const int32_t rows{is_taller ? height + 1 : height};
+    const int32_t rows{is_taller ? height + 2 : height};
     const int32_t rest{is_taller ? idx : idx - in_taller};
-    const int32_t band{rest / (rows * n_tiles)};
+    const int32_t last{bands - 1 - taller};  // of the bands behind the taller ones
+    int32_t band{0};
+    if (rows > 0) band = rest / (rows * n_tiles);
+    if (!is_taller) band = min_of(band, last);
     const int32_t in_band{rest - band * rows * n_tiles};
-    const int32_t first{(is_taller ? 0 : taller * (height + 1)) + band * rows};
-    const int32_t n{in_band / rows};
-    return {first + in_band - n * rows, n};
+    const int32_t first{(is_taller ? 0 : taller * (height + 2)) + band * rows};
+    if (is_taller || odd == 0 || band < last) {
+      const int32_t n{in_band / rows};
+      return {first + in_band - n * rows, n};
+    }
+    const int32_t two{in_band / (2 * (rows + 1))};  // two columns
+    const int32_t in_two{in_band - two * 2 * (rows + 1)};
+    const int32_t cols{min_of(2, n_tiles - 2 * two)};
+    if (in_two >= rows * cols) return {first + rows, 2 * two + in_two - rows * cols};
+    const bool second{in_two >= rows};
+    return {first + in_two - (second ? rows : 0), 2 * two + (second ? 1 : 0)};
   }
 };
 
 MONOMOE_HD constexpr Raster make_raster(int32_t m_tiles, int32_t n_tiles) {
-  const int32_t bands{max_of(1, (m_tiles + kRasterBlock / 2) / kRasterBlock)};
-  const int32_t height{m_tiles / bands};
-  return {n_tiles, height, m_tiles - bands * height};
+  const int32_t pairs{m_tiles / 2};
+  const int32_t bands{max_of(1, min_of(pairs, (m_tiles + kRasterBlock / 2) / kRasterBlock))};
+  return {n_tiles, pairs / bands * 2, bands, pairs % bands, m_tiles % 2};
 }
 
 /// Column tiles of gate_up: a tile holds cols/2 gate columns and the matching up columns.

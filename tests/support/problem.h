@@ -28,6 +28,7 @@ struct Case {
   bool integers{false};
   bool skewed{false};  // most routes go to expert 0
   uint64_t seed{1};
+  Device device{};
 };
 
 /// 64-byte aligned storage.
@@ -96,25 +97,30 @@ struct Problem {
     }
   }
 
+  /// As `contiguous`, on the case's device.
+  template <class... Extents>
+  [[nodiscard]] Tensor tensor(void* data, DType dtype, Extents... extents) const {
+    Tensor t{contiguous(data, dtype, extents...)};
+    t.device = c.device;
+    return t;
+  }
   [[nodiscard]] WeightTensors weights() {
     WeightTensors w;
-    w.gate = contiguous(gate.data(), DType::kBf16, c.experts, c.inter, c.hidden);
-    w.up = contiguous(up.data(), DType::kBf16, c.experts, c.inter, c.hidden);
-    w.down = contiguous(down.data(), DType::kBf16, c.experts, c.hidden, c.inter);
+    w.gate = tensor(gate.data(), DType::kBf16, c.experts, c.inter, c.hidden);
+    w.up = tensor(up.data(), DType::kBf16, c.experts, c.inter, c.hidden);
+    w.down = tensor(down.data(), DType::kBf16, c.experts, c.hidden, c.inter);
     if (c.shared > 0) {
-      w.shared_gate = contiguous(shared_gate.data(), DType::kBf16, c.shared, c.hidden);
-      w.shared_up = contiguous(shared_up.data(), DType::kBf16, c.shared, c.hidden);
-      w.shared_down = contiguous(shared_down.data(), DType::kBf16, c.hidden, c.shared);
-      if (c.score) w.shared_score = contiguous(shared_score.data(), DType::kBf16, c.hidden);
+      w.shared_gate = tensor(shared_gate.data(), DType::kBf16, c.shared, c.hidden);
+      w.shared_up = tensor(shared_up.data(), DType::kBf16, c.shared, c.hidden);
+      w.shared_down = tensor(shared_down.data(), DType::kBf16, c.hidden, c.shared);
+      if (c.score) w.shared_score = tensor(shared_score.data(), DType::kBf16, c.hidden);
     }
     return w;
   }
-  [[nodiscard]] Tensor x_tensor() { return contiguous(x.data(), DType::kBf16, c.tokens, c.hidden); }
-  [[nodiscard]] Tensor dy_tensor() {
-    return contiguous(dy.data(), DType::kBf16, c.tokens, c.hidden);
-  }
+  [[nodiscard]] Tensor x_tensor() { return tensor(x.data(), DType::kBf16, c.tokens, c.hidden); }
+  [[nodiscard]] Tensor dy_tensor() { return tensor(dy.data(), DType::kBf16, c.tokens, c.hidden); }
   [[nodiscard]] Tensor weight_tensor() {
-    return contiguous(topk_weights.data(), DType::kF32, c.tokens, c.top_k);
+    return tensor(topk_weights.data(), DType::kF32, c.tokens, c.top_k);
   }
 };
 
@@ -152,12 +158,12 @@ inline Step start(Problem& p, Group& g, const Config& config, Buffer<Bf16>* y,
   s.config.weight_grad = WeightGrad::kF32;
   s.tables = Buffer<int32_t>{schedule_words(g, c.tokens, c.experts, c.top_k)};
   s.tables.fill(fill);
-  s.schedule.tables = contiguous(s.tables.data(), DType::kI32, s.tables.size());
+  s.schedule.tables = p.tensor(s.tables.data(), DType::kI32, s.tables.size());
   s.schedule.experts = c.experts;
   s.schedule.top_k = c.top_k;
   s.schedule.tokens_per_rank =
       tokens_per_rank.empty() ? split_tokens(c.tokens, g.ranks()) : tokens_per_rank;
-  schedule(g, contiguous(p.ids.data(), DType::kI32, c.tokens, c.top_k), s.schedule);
+  schedule(g, p.tensor(p.ids.data(), DType::kI32, c.tokens, c.top_k), s.schedule);
   s.saved = Buffer<uint8_t>{saved_bytes(
       g, {c.tokens, c.hidden, c.inter, c.experts, c.top_k, c.shared, g.ranks()}, s.config)};
   s.saved.fill(fill);
@@ -170,8 +176,8 @@ inline Step start(Problem& p, Group& g, const Config& config, Buffer<Bf16>* y,
   a.schedule = s.schedule;
   a.config = s.config;
   a.swiglu_limit = c.limit;
-  a.y = contiguous(y->data(), DType::kBf16, c.tokens, c.hidden);
-  a.saved = contiguous(s.saved.data(), DType::kU8, s.saved.size());
+  a.y = p.tensor(y->data(), DType::kBf16, c.tokens, c.hidden);
+  a.saved = p.tensor(s.saved.data(), DType::kU8, s.saved.size());
   forward(g, a);
   return s;
 }
@@ -184,7 +190,7 @@ inline void finish(Problem& p, Group& g, Step& s, Results* r, uint8_t fill = 0xF
       *b = Buffer<float>{(int64_t{1} * ... * extents)};
       b->fill(fill);
     }
-    return contiguous(b->data(), DType::kF32, extents...);
+    return p.tensor(b->data(), DType::kF32, extents...);
   };
   r->dx = Buffer<Bf16>{c.tokens * c.hidden};
   r->dx.fill(fill);
@@ -198,9 +204,9 @@ inline void finish(Problem& p, Group& g, Step& s, Results* r, uint8_t fill = 0xF
   a.schedule = s.schedule;
   a.config = s.config;
   a.swiglu_limit = c.limit;
-  a.saved = contiguous(s.saved.data(), DType::kU8, s.saved.size());
-  a.dx = contiguous(r->dx.data(), DType::kBf16, c.tokens, c.hidden);
-  a.dtopk_weights = contiguous(r->dtopk_weights.data(), DType::kF32, c.tokens, c.top_k);
+  a.saved = p.tensor(s.saved.data(), DType::kU8, s.saved.size());
+  a.dx = p.tensor(r->dx.data(), DType::kBf16, c.tokens, c.hidden);
+  a.dtopk_weights = p.tensor(r->dtopk_weights.data(), DType::kF32, c.tokens, c.top_k);
   a.grads.gate = grad(&r->gate, c.experts, c.inter, c.hidden);
   a.grads.up = grad(&r->up, c.experts, c.inter, c.hidden);
   a.grads.down = grad(&r->down, c.experts, c.hidden, c.inter);

@@ -1,19 +1,14 @@
 // bf16 pairs and vectors of eight.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
+
+#include "arch/cuda/ptx/math.cuh"
 
 namespace monomoe::cuda {
 
 __device__ inline float low_half(uint32_t pair) { return __uint_as_float(pair << 16U); }
 __device__ inline float high_half(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000U); }
-__device__ inline uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 v{__floats2bfloat162_rn(low, high)};
-  return reinterpret_cast<const uint32_t&>(v);
-}
-
 struct Eight {
   float v[8];
 };
@@ -28,8 +23,8 @@ __device__ inline void add_scaled(Eight* acc, float scale, const uint4& row) {
 }
 
 __device__ inline uint4 pack_eight(const Eight& e) {
-  return make_uint4(pack_bf16(e.v[0], e.v[1]), pack_bf16(e.v[2], e.v[3]), pack_bf16(e.v[4], e.v[5]),
-                    pack_bf16(e.v[6], e.v[7]));
+  return make_uint4(ptx::pack_bf16(e.v[0], e.v[1]), ptx::pack_bf16(e.v[2], e.v[3]),
+                    ptx::pack_bf16(e.v[4], e.v[5]), ptx::pack_bf16(e.v[6], e.v[7]));
 }
 
 __device__ inline float sigmoid(float v) { return 1.0F / (1.0F + __expf(-v)); }

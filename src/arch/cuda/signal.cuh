@@ -180,21 +180,27 @@ constexpr int32_t kLanes{32};
 
 __device__ inline int32_t lane_id() { return static_cast<int32_t>(threadIdx.x) % kLanes; }
 
-/// The waits of `t`, a lane of the warp each, side by side; true if all hold. Except that arrivals
-/// of a combine task count only once its stage flag was seen, which comes first: until then the
-/// counter may hold those of the launch before.
+/// The waits of one or two tasks of one kind, a lane of the warp each, side by side (half a warp
+/// for each task); true if all hold. Except that arrivals of a combine task count only once its
+/// stage flag was seen, which comes first: until then the counter may hold those of the launch
+/// before.
 template <class P>
-__device__ inline bool check_waits(const Context<P>& x, Line line, const Task& t, bool blocks) {
+__device__ inline bool check_waits(const Context<P>& x, Line line, const Task& task,
+                                   const Task& other, bool blocks) {
+  constexpr int32_t kHalf{kLanes / 2};
+  const Task& t{lane_id() < kHalf ? task : other};
   const Waiter w{line, t.kind, t.row, t.col};
-  int32_t first{0};
-  int32_t end{t.kind == Kind::kCombine ? 1 : kLanes};
+  const bool sums{t.kind == Kind::kCombine};
+  bool flags{sums};  // look at flags now, or at everything else
+  int32_t first{lane_id() % kHalf};
   for (;;) {
     CounterRef mine{};
     int32_t wanted{0};
     bool waits{false};
     int32_t n{0};
     for_each_wait(x.plan, t, [&](const CounterRef& c, int32_t target) {
-      if (n++ != first + lane_id() || n > end) return;
+      if (sums && (c.id == Counter::kStageFlag) != flags) return;
+      if (n++ != first) return;
       mine = c;
       wanted = target;
       waits = true;
@@ -203,9 +209,11 @@ __device__ inline bool check_waits(const Context<P>& x, Line line, const Task& t
     const bool all{__all_sync(kFullWarp, ok) != 0};
     __syncwarp();  // what one lane acquired, all may rely on
     if (!all) return false;
-    if (n <= end) return true;
-    first = end;
-    end += kLanes;
+    first += kHalf;
+    if (__any_sync(kFullWarp, n > first / kHalf * kHalf) != 0) continue;
+    if (!flags) return true;
+    flags = false;
+    first = lane_id() % kHalf;
   }
 }
 

@@ -151,6 +151,9 @@ void fill_flags(const DeviceArena& flags, uint32_t epoch) {
         "cudaMemcpy");
 }
 
+/// Blocks work in pairs.
+int32_t whole_pairs(int32_t workers) { return std::max(kPair, workers / kPair * kPair); }
+
 /// One rank's memory.
 struct RankMemory {
   DeviceArena heap, local, counters, arrivals, flags, ids, id_flags, counts, scratch;
@@ -227,7 +230,7 @@ class Group final : public DeviceGroup {
   void start(int32_t absent_rank) {
     const OnDevice on{device_};
     const size_t n{ranks()};
-    workers_ = std::max(1, query(device_).multiprocessors / static_cast<int32_t>(n));
+    workers_ = whole_pairs(query(device_).multiprocessors / static_cast<int32_t>(n));
     fixed_.reserve(static_cast<int64_t>(n * sizeof(Fixed) + n * n * sizeof(LaunchWord)), 0);
     check(cudaHostAlloc(reinterpret_cast<void**>(&records_), n * sizeof(Records),
                         cudaHostAllocMapped | cudaHostAllocPortable),
@@ -490,7 +493,7 @@ void Group::run(const std::vector<RankInput>& in, int32_t comm_workers, const Ci
     if (static_cast<int32_t>(r) == tests.odd_rank) l.odd = tests.odd;
     if (r < tests.pauses.size()) std::ranges::copy(tests.pauses[r], l.pause_us);
   }
-  const int32_t workers{std::min(workers_, in[0].plan.knobs.workers)};
+  const int32_t workers{std::min(workers_, whole_pairs(in[0].plan.knobs.workers))};
   launch_all({pass_kernel_address(in[0].plan.backward), workers, kThreads, kSmemBytes}, launches,
              tests.absent_rank, static_cast<cudaStream_t>(stream));
 }

@@ -61,7 +61,7 @@ __device__ __forceinline__ void run_wgrad(const Context<P>& x, WorkerSmem& s, co
     // From zero, or from what the expert's chunks before have spilled.
     const auto start = [&](float(&d)[64], int32_t half) {
       load_fragment(w.task.first ? nullptr : spilled(x, c, w, half), d);
-      hold(d);
+      ptx::hold(d);
     };
     multiply<Feed::kWgrad, true>(s, c, w, begin, clock, start, store);
     return;

@@ -36,15 +36,6 @@ __device__ inline float shared_scale(const Context<P>& x, int32_t token) {
   return cuda::sigmoid(x.launch.template saved_region<float>(x.launch.saved_layout.score)[token]);
 }
 
-__device__ inline uint4 load_shared_16(uint32_t at) {
-  uint4 q;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w)
-               : "r"(at)
-               : "memory");
-  return q;
-}
-
 constexpr int32_t kSumVectors{kMostSumCols / 8 / kGroupThreads};  // of a thread
 using SumAcc = cuda::Eight[kSumVectors];
 
@@ -64,7 +55,8 @@ __device__ __forceinline__ void add_rows(uint32_t stage, int32_t rows, int32_t c
         const int32_t col{(thread + v * kGroupThreads) * 8};
         row[i][v] = make_uint4(0, 0, 0, 0);
         if (is_there && col < cols) {
-          row[i][v] = load_shared_16(stage + static_cast<uint32_t>(((first + i) * cols + col) * 2));
+          row[i][v] =
+              ptx::load_shared_16(stage + static_cast<uint32_t>(((first + i) * cols + col) * 2));
         }
       }
     }
@@ -142,15 +134,20 @@ __device__ inline void combine(const Context<P>& x, WorkerSmem& s, const Consume
           add_rows(stage + static_cast<uint32_t>(rows * cols * 2), 1, cols, shared, c.thread, acc);
         }
         c.sync();
-        if (c.thread == 0) ptx::barrier_arrive(&s.empty[at.stage]);
+        if (c.thread == 0) release_stage(s, at.stage);
         at.next();
       }
       write_chunk(x, token, chunk * shape.cols, cols, c.thread, acc);
     }
     if (c.warp == 0) write_router_gradients(x, token, c.lane);
   }
-  // All warps have had their turn: they met at the last stage.
-  if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+  // All warps have had their turn: they met at the last stage. What is left is empty.
+  if (c.thread != 0) return;
+  for (int32_t i{w.rows * shape.chunks * shape.ranges}; i < w.k_blocks; ++i, at.next()) {
+    ptx::barrier_wait(&s.full[at.stage], at.phase);
+    release_stage(s, at.stage);
+  }
+  ptx::barrier_arrive(&s.turn[c.group ^ 1]);
 }
 
 }  // namespace monomoe::sm90

@@ -44,30 +44,30 @@ __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, Stag
     const uint8_t* const from{s.stages[at.stage]};
     const uint64_t a{M::a(from)};
     const uint64_t b{M::b(from)};
-    mma_fence();
+    ptx::mma_fence();
 #pragma unroll
     for (int32_t step = 0; step < kBlockK / 16; ++step) {
       const bool add{goes_on || (k | step) != 0};
-      mma_64x128x16<M::kMnA, M::kMnB>(d0, a + step * M::kStepA, b + step * M::kStepB, add);
+      ptx::mma_64x128x16<M::kMnA, M::kMnB>(d0, a + step * M::kStepA, b + step * M::kStepB, add);
       if constexpr (kTwoHalves) {
-        mma_64x128x16<M::kMnA, M::kMnB>(d1, a + kStepHalf + step * M::kStepA, b + step * M::kStepB,
-                                        add);
+        ptx::mma_64x128x16<M::kMnA, M::kMnB>(d1, a + kStepHalf + step * M::kStepA,
+                                             b + step * M::kStepB, add);
       }
     }
-    mma_commit();
+    ptx::mma_commit();
     if (k > 0) {
-      mma_wait<1>();
-      if (c.thread == 0) ptx::barrier_arrive(&s.empty[previous]);
+      ptx::mma_wait<1>();
+      if (c.thread == 0) release_stage(s, previous);
     }
     previous = at.stage;
     at.next();
   }
   // The products of the last stage may still run: its stage is released after the wait.
   if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
-  mma_wait<0>();
-  hold(d0);
-  if constexpr (kTwoHalves) hold(d1);
-  if (c.thread == 0) ptx::barrier_arrive(&s.empty[previous]);
+  ptx::mma_wait<0>();
+  ptx::hold(d0);
+  if constexpr (kTwoHalves) ptx::hold(d1);
+  if (c.thread == 0) release_stage(s, previous);
 }
 
 /// Gives the turn away unused. Without products nothing holds the warps together: a slow one must
@@ -75,6 +75,17 @@ __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, Stag
 __device__ __forceinline__ void pass_turn(WorkerSmem& s, const Consumer& c) {
   c.sync();
   if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+}
+
+/// The stages of an entry with nothing to do.
+__device__ inline void drain(WorkerSmem& s, const Consumer& c, const Work& w, StageCursor at) {
+  c.sync();  // all have had their turn
+  if (c.thread != 0) return;
+  for (int32_t k{0}; k < w.k_blocks; ++k, at.next()) {
+    ptx::barrier_wait(&s.full[at.stage], at.phase);
+    release_stage(s, at.stage);
+  }
+  ptx::barrier_arrive(&s.turn[c.group ^ 1]);
 }
 
 /// A product and its epilogue. The epilogues stand here once, whatever the number of halves.
@@ -135,7 +146,11 @@ __device__ inline void consumer_role(const Context<P>& x, WorkerSmem& s, const R
       const int32_t turns{idx / kConsumers + 1 - c.group};
       if (idx > 0) ptx::barrier_wait(&s.turn[c.group], static_cast<uint32_t>(turns) & 1U);
       if (c.thread == 0) clock.lap(cuda::RoleTime::kConsumerTurn);
-      run(c, w, StageCursor{begin}, &clock);
+      if (w.kind == Work::kIdle) {
+        drain(s, c, w, StageCursor{begin});
+      } else {
+        run(c, w, StageCursor{begin}, &clock);
+      }
       // The results have async-proxy readers (TMA), hence the fence in every thread.
       ptx::fence_proxy_async();
       if (c.thread == 0) {

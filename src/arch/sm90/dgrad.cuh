@@ -91,17 +91,6 @@ __device__ __forceinline__ float* partials_of(const Context<P>& x, const Work& w
          (w.out_row + row) * tiles;
 }
 
-/// 16 bytes that are read once. In order with other memory accesses: loads that the compiler moves
-/// up would cost registers that are not there.
-__device__ __forceinline__ uint4 load_preact(const uint4* p) {
-  uint4 v;
-  asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p)
-               : "memory");
-  return v;
-}
-
 /// What one value of dA' becomes (task/activation.h, with approximate sigmoid).
 struct DgradValue {
   float act;  // not rounded
@@ -126,9 +115,7 @@ __device__ __forceinline__ void stage_16(const Consumer& c, int32_t place, int32
   const int32_t chunk{2 * part + (c.lane >> 4)};
   const uint32_t at{c.staging +
                     static_cast<uint32_t>(place * 1024 + r * 64 + ((chunk ^ ((r >> 1) & 3)) << 4))};
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
-               "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
-               : "memory");
+  ptx::store_matrices(at, v[0], v[1], v[2], v[3]);
 }
 
 /// Staged rows -> to + row * ld, in 16 bytes a lane; rows from `rows` on are zero.
@@ -145,12 +132,8 @@ struct StagedRows {
     for (int32_t i = 0; i < 2; ++i) {
       const int32_t r{i * 8 + (lane >> 2)};
       const int32_t chunk{lane & 3};
-      uint4 q;
-      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w)
-                   : "r"(c.staging + static_cast<uint32_t>(part * 1024 + r * 64 +
-                                                           ((chunk ^ ((r >> 1) & 3)) << 4)))
-                   : "memory");
+      uint4 q{ptx::load_shared_16(c.staging + static_cast<uint32_t>(part * 1024 + r * 64 +
+                                                                  ((chunk ^ ((r >> 1) & 3)) << 4)))};
       const int32_t row{row0 + r};
       if (row >= padded || col + chunk * 8 >= cols) continue;
       if (row >= rows) q = make_uint4(0, 0, 0, 0);
@@ -164,9 +147,9 @@ struct Preact32 {
   uint4 gate[2], up[2];
 
   __device__ __forceinline__ explicit Preact32(const uint4* from)
-      : gate{load_preact(from), load_preact(from + kGroupThreads)},
-        up{load_preact(from + kPreactVectors * kGroupThreads),
-           load_preact(from + (kPreactVectors + 1) * kGroupThreads)} {}
+      : gate{ptx::load_streaming_16(from), ptx::load_streaming_16(from + kGroupThreads)},
+        up{ptx::load_streaming_16(from + kPreactVectors * kGroupThreads),
+           ptx::load_streaming_16(from + (kPreactVectors + 1) * kGroupThreads)} {}
 
   __device__ __forceinline__ uint32_t word(const uint4 (&v)[2], int32_t i) const {
     const uint4& q{v[i / 4]};

@@ -10,37 +10,27 @@
 
 #include "arch/cuda/bf16.cuh"
 #include "arch/cuda/ptx/barrier.cuh"
+#include "arch/cuda/ptx/math.cuh"
+#include "arch/cuda/ptx/shared.cuh"
 #include "arch/cuda/signal.cuh"
 #include "arch/sm90/smem_plan.h"
 
 namespace monomoe::sm90 {
 
 using cuda::Context;
-using cuda::pack_bf16;
+using ptx::pack_bf16;
 
 /// sigmoid by two approximate instructions: within 2 ulp of fp32, far below the bf16 rounding.
 __device__ __forceinline__ float fast_sigmoid(float v) {
-  float e;
-  float r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v * -1.4426950408889634F));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0F + e));
-  return r;
+  return ptx::rcp_approx(1.0F + ptx::exp2_approx(v * -1.4426950408889634F));
 }
 
 /// task/activation.h's Clamp in one instruction a bound; NaN passes through.
 struct FastClamp {
   float limit;
 
-  __device__ __forceinline__ float gate(float g) const {
-    float v;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(g), "f"(limit));
-    return v;
-  }
-  __device__ __forceinline__ float up(float u) const {
-    float v;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(u), "f"(-limit));
-    return gate(v);
-  }
+  __device__ __forceinline__ float gate(float g) const { return ptx::min_nan(g, limit); }
+  __device__ __forceinline__ float up(float u) const { return gate(ptx::max_nan(u, -limit)); }
 };
 
 /// A consumer thread's place. Made anew for every task from a thread number that the compiler can't
@@ -53,8 +43,7 @@ struct Consumer {
   uint32_t staging;  // shared address of the warp's staging
 
   __device__ __forceinline__ explicit Consumer(const WorkerSmem& s) {
-    int32_t id;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(id));
+    const int32_t id{ptx::opaque_thread()};
     group = id / kGroupThreads - 1;
     thread = id % kGroupThreads;
     warp = thread / 32;
@@ -64,6 +53,14 @@ struct Consumer {
 
   __device__ void sync() const { ptx::named_sync(1 + group, kGroupThreads); }
 };
+
+/// One thread of a warpgroup: its reads of a stage are done. Loaders of both blocks wait for it,
+/// since each writes to both.
+__device__ __forceinline__ void release_stage(WorkerSmem& s, int32_t stage) {
+  uint64_t* const empty{&s.empty[stage]};
+  ptx::barrier_arrive(empty);
+  ptx::barrier_arrive_remote(ptx::cluster_address(empty, ptx::cluster_rank() ^ 1U));
+}
 
 /// v[nb * 2 + h]: packed pairs of a warp's 16 rows x 64 columns -> put(row in 16, chunk, 16 bytes).
 template <class Put>
@@ -75,20 +72,15 @@ __device__ __forceinline__ void store_rows(const Consumer& c, const uint32_t (&v
     const int32_t r{(c.lane & 7) + ((c.lane >> 3) & 1) * 8};
     const int32_t chunk{nb + (c.lane >> 4)};
     const uint32_t at{c.staging + static_cast<uint32_t>(r * 128 + ((chunk ^ (r & 7)) << 4))};
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
-                 "r"(v[nb * 2]), "r"(v[nb * 2 + 1]), "r"(v[nb * 2 + 2]), "r"(v[nb * 2 + 3])
-                 : "memory");
+    ptx::store_matrices(at, v[nb * 2], v[nb * 2 + 1], v[nb * 2 + 2], v[nb * 2 + 3]);
   }
   __syncwarp();
 #pragma unroll
   for (int32_t i = 0; i < 4; ++i) {
     const int32_t r{i * 4 + (c.lane >> 3)};
     const int32_t chunk{c.lane & 7};
-    uint4 q;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w)
-                 : "r"(c.staging + static_cast<uint32_t>(r * 128 + ((chunk ^ (r & 7)) << 4)))
-                 : "memory");
+    const uint4 q{
+        ptx::load_shared_16(c.staging + static_cast<uint32_t>(r * 128 + ((chunk ^ (r & 7)) << 4)))};
     put(r, i, chunk, q);
   }
 }
@@ -177,7 +169,7 @@ __device__ inline void find_targets(const Context<P>& x, WorkerSmem& s, const Co
   const int32_t row{c.lane / 16 * 64 + c.warp * 16 + c.lane % 16};
   RowSource src{RowSource::kGap, 0};
   if (row < w.rows) src = x.plan.tables.row_src[int64_t{w.task.row} * x.plan.tile.rows + row];
-  s.targets[c.group][c.warp * 32 + c.lane] = src;
+  s.targets[c.group * 4 + c.warp][c.lane] = src;
   __syncwarp();
 }
 
@@ -198,7 +190,7 @@ __device__ __forceinline__ void down_half(const Context<P>& x, const WorkerSmem&
     to[i] = nullptr;
     if (row >= w.rows) continue;
     if (routed) {
-      const RowSource src{s.targets[c.group][c.warp * 32 + half * 16 + i * 4 + (c.lane >> 3)]};
+      const RowSource src{s.targets[c.group * 4 + c.warp][half * 16 + i * 4 + (c.lane >> 3)]};
       to[i] = l.heaps[src.home].slots + int64_t{src.slot} * h;
     } else {
       to[i] = l.region<Bf16>(Region::kSharedOut) + (w.out_row + row) * h;

@@ -18,10 +18,11 @@ constexpr int32_t kLoaderWarp{0};
 constexpr int32_t kSchedulerWarp{1};
 constexpr int32_t kMoverWarp{2};
 
-/// Who comes first computes; the last `comm_workers` of a launch only move rows.
+/// Pairs of blocks that come first compute; the last `comm_workers` blocks of a launch (rounded up
+/// to pairs, at most half) only move rows.
 __device__ bool only_moves(const cuda::Launch& l, int32_t arrived) {
-  const int32_t workers{static_cast<int32_t>(gridDim.x)};
-  return arrived >= workers - min_of(l.comm_workers, workers / 2);
+  const int32_t pairs{static_cast<int32_t>(gridDim.x) / kPair};
+  return arrived / kPair >= pairs - min_of(ceil_div(l.comm_workers, kPair), pairs / 2);
 }
 
 __device__ int32_t num_starts(const Dims& d) { return 2 * d.local_experts() + 1; }
@@ -59,7 +60,7 @@ __device__ void begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
   if (threadIdx.x == 0) {
     for (int32_t i{0}; i < kStages; ++i) {
       ptx::barrier_init(&s.full[i], 1);
-      ptx::barrier_init(&s.empty[i], 1);
+      ptx::barrier_init(&s.empty[i], kPair);
     }
     for (int32_t i{0}; i < kConsumers; ++i) {
       ptx::barrier_init(&s.turn[i], 1);
@@ -67,7 +68,11 @@ __device__ void begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
     for (int32_t i{0}; i < kQueue; ++i) {
       ptx::barrier_init(&s.queue_full[i], 1);
       ptx::barrier_init(&s.stored[i], kGroupThreads / cuda::kLanes);
-      ptx::barrier_init(&s.queue_empty[i], kQueueReaders);
+      ptx::barrier_init(&s.queue_empty[i], kPair * kQueueReaders);
+    }
+    for (int32_t i{0}; i < kPicks; ++i) {
+      ptx::barrier_init(&s.pick_full[i], 1);
+      ptx::barrier_init(&s.pick_empty[i], 1);
     }
     for (cuda::MoveSlots& m : s.movers) {
       for (uint64_t& full : m.full) ptx::barrier_init(&full, 1);
@@ -80,11 +85,23 @@ __device__ void begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
     s.plan = fix_plan<kBackward>(l.plan);
     s.plan.epoch = epoch;
     keep_starts(l, s);
-    s.arrived = atomicAdd(counters + static_cast<int32_t>(LaunchCounter::kArrived), 1);
-    if (s.arrived == 0) {
+    const bool leads{ptx::cluster_rank() == kLeader};
+    if (leads) {
+      s.arrived = atomicAdd(counters + static_cast<int32_t>(LaunchCounter::kArrived), kPair);
+    }
+    if (leads && s.arrived == 0) {
       l.counter_state->extent[half] = static_cast<int32_t>(l.counter_layout.words);
     }
     cuda::pause(l, cuda::PauseAt::kLaunch);
+  }
+  ptx::cluster_sync();  // barriers of both blocks are there, and the leader's number
+  if (threadIdx.x == 0 && ptx::cluster_rank() != kLeader) {
+    // Both do the same: one may have seen an abort that the other has not.
+    const auto of_leader = [](const int32_t& word) {
+      return static_cast<int32_t>(ptx::load_cluster(ptx::cluster_address(&word, kLeader)));
+    };
+    s.arrived = of_leader(s.arrived) + 1;
+    s.aborted = of_leader(s.aborted);
   }
   __syncthreads();
   if (s.aborted == 0) tell_peers(l, s);
@@ -119,7 +136,7 @@ __device__ void renew_flags(const cuda::RankState& state, uint32_t epoch) {
 /// The last block to leave ends the epoch; after a fault it makes the outputs useless.
 template <class P>
 __device__ void end_worker(const Context<P>& x, WorkerSmem& s) {
-  __syncthreads();
+  ptx::cluster_sync();  // nobody arrives at barriers of a block that has left
   if (threadIdx.x == 0) {
     __threadfence();
     s.begun = atomicAdd(x.launch_word(LaunchCounter::kLeft), 1);
@@ -136,8 +153,7 @@ __device__ void end_worker(const Context<P>& x, WorkerSmem& s) {
 
 template <bool kBackward>
 __device__ __forceinline__ void run_worker(const cuda::Launch& launch) {
-  extern __shared__ __align__(1024) uint8_t raw[];
-  auto& s = *reinterpret_cast<PassSmem<kBackward>*>(raw);
+  auto& s = *reinterpret_cast<PassSmem<kBackward>*>(ptx::dynamic_shared());
   begin_worker(launch, s);
   const Context<FixedPlan<kBackward>> x{launch, s.plan, s.counters, s.counter_layout, s.arrived};
   const int32_t group{static_cast<int32_t>(threadIdx.x) / kGroupThreads};
@@ -152,7 +168,11 @@ __device__ __forceinline__ void run_worker(const cuda::Launch& launch) {
     } else if (warp == kLoaderWarp) {
       if (ptx::elect_one()) loader_role(x, s);
     } else if (warp == kSchedulerWarp) {
-      scheduler_role(x, s);
+      if (ptx::cluster_rank() == kLeader) {
+        scheduler_role(x, s);
+      } else {
+        picker_role(x, s);
+      }
     } else {
       signal_role(x, s);
     }
@@ -173,20 +193,21 @@ __device__ __forceinline__ void run_worker(const cuda::Launch& launch) {
   end_worker(x, s);
 }
 
-__global__ __launch_bounds__(kThreads,
-                             1) void forward_kernel(const __grid_constant__ cuda::Launch launch) {
+__global__ __cluster_dims__(kPair)
+    __launch_bounds__(kThreads,
+                      1) void forward_kernel(const __grid_constant__ cuda::Launch launch) {
   run_worker<false>(launch);
 }
 
-__global__ __launch_bounds__(kThreads,
-                             1) void backward_kernel(const __grid_constant__ cuda::Launch launch) {
+__global__ __cluster_dims__(kPair)
+    __launch_bounds__(kThreads,
+                      1) void backward_kernel(const __grid_constant__ cuda::Launch launch) {
   run_worker<true>(launch);
 }
 
 __global__ __launch_bounds__(cuda::kScheduleThreads, 1) void schedule_kernel(
     const __grid_constant__ cuda::ScheduleLaunch launch) {
-  extern __shared__ __align__(1024) uint8_t raw[];
-  cuda::schedule_block(launch, reinterpret_cast<int32_t*>(raw));
+  cuda::schedule_block(launch, reinterpret_cast<int32_t*>(ptx::dynamic_shared()));
 }
 
 /// Do the launches of all ranks run at the same time? One thread a rank.

@@ -26,11 +26,11 @@ struct StageCursor {
   }
 };
 
-/// The scheduler takes its next ticket shortly before the loader has issued all of a task: `kAhead`
-/// stages before, which is about what ticket, decoding and waits take.
+/// The picker takes its next ticket before the loader has issued all of a task: `kAhead` stages
+/// before, which is about what ticket, decoding, waits and handing on take (docs/notes).
 class HandOn {
  public:
-  static constexpr int32_t kAhead{12};
+  static constexpr int32_t kAhead{24};
 
   __device__ HandOn(WorkerSmem& s, int32_t begun, int32_t stages)
       : s_{s}, begun_{begun}, left_{max_of(1, stages - kAhead)} {
@@ -48,48 +48,77 @@ class HandOn {
   int32_t left_;
 };
 
-/// Takes the boxes of backward's tasks (work.h) to the stages.
-template <class P>
+/// A box into one block, or into both.
+template <bool kBoth>
+__device__ __forceinline__ void load_half(WorkerSmem& s, int32_t stage, int32_t half,
+                                          const cuda::TensorMap* map, int32_t x, int32_t y,
+                                          int32_t z) {
+  uint8_t* const to{s.stages[stage] + half * kHalfBytes};
+  if constexpr (kBoth) {
+    ptx::load_box_both(to, map, &s.full[stage], x, y, z);
+  } else {
+    ptx::load_box(to, map, &s.full[stage], x, y, z);
+  }
+}
+
+/// Takes the boxes of backward's tasks (work.h) to the stages. Of the operand that the blocks share
+/// each loads its half, for both.
+template <Share kShare, class P>
 class StageSink {
  public:
   __device__ StageSink(const Context<P>& x, WorkerSmem& s, StageCursor& at, HandOn& hand_on)
-      : launch_{x.launch}, s_{s}, at_{at}, hand_on_{hand_on} {}
+      : launch_{x.launch},
+        s_{s},
+        block_{static_cast<int32_t>(ptx::cluster_rank())},
+        at_{at},
+        hand_on_{hand_on} {}
+  /// Only A can be tall.
   __device__ const cuda::TensorMap* map(int32_t which, bool is_tall) {
-    return is_tall ? &launch_.tall[which] : &launch_.maps[which];
+    if (is_tall) is_tall_ = true;
+    return is_tall && kShare != Share::kA ? &launch_.tall[which] : &launch_.maps[which];
   }
   __device__ void begin(int32_t halves) {
     hand_on_.step();
-    full_ = &s_.full[at_.stage];
-    stage_ = s_.stages[at_.stage];
     ptx::barrier_wait(&s_.empty[at_.stage], at_.phase ^ 1U);
-    ptx::barrier_expect(full_, static_cast<uint32_t>(halves * kHalfBytes));
+    ptx::barrier_expect(&s_.full[at_.stage], static_cast<uint32_t>(halves * kHalfBytes));
   }
   __device__ void load(const cuda::TensorMap* map, int32_t half, int32_t x, int32_t y, int32_t z) {
-    ptx::load_box(stage_ + half * kHalfBytes, map, full_, x, y, z);
+    if (kShare == Share::kNothing || (kShare == Share::kA) != (half < 2)) {
+      load_half<false>(s_, at_.stage, half, map, x, y, z);
+    } else if (kShare == Share::kA && is_tall_) {
+      load_half<true>(s_, at_.stage, block_, map, x, y + block_ * kHalfTile, z);
+    } else if (half % 2 == block_) {
+      load_half<true>(s_, at_.stage, half, map, x, y, z);
+    }
   }
   __device__ void end() { at_.next(); }
 
  private:
   const cuda::Launch& launch_;
   WorkerSmem& s_;
+  int32_t block_;  // of the pair
+  bool is_tall_{false};
   StageCursor& at_;
   HandOn& hand_on_;
-  uint64_t* full_{nullptr};
-  uint8_t* stage_{nullptr};
 };
 
-/// True: the task was backward's, and its stages are loaded.
-template <class P>
-__device__ inline bool load_backward(const Context<P>& x, WorkerSmem& s, const Work& w,
+template <Share kShare, class P>
+__device__ inline void load_backward(const Context<P>& x, WorkerSmem& s, const Work& w,
                                      StageCursor& at, HandOn& hand_on) {
-  if (!x.plan.backward || w.feed == Feed::kForward) return false;
-  StageSink<P> sink{x, s, at, hand_on};
+  StageSink<kShare, P> sink{x, s, at, hand_on};
   if (w.feed == Feed::kDgrad) {
     walk_dgrad(w, sink);
   } else {
     walk_wgrad(w, sink);
   }
-  return true;
+}
+
+/// A stage that nothing comes to.
+__device__ inline void fill_nothing(WorkerSmem& s, StageCursor& at, HandOn& hand_on) {
+  hand_on.step();
+  ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
+  ptx::barrier_arrive(&s.full[at.stage]);
+  at.next();
 }
 
 /// The sums of a block of tokens: slots of one token lie behind each other, so whole rows are one
@@ -130,47 +159,74 @@ __device__ inline void load_sums(const Context<P>& x, WorkerSmem& s, const Work&
       }
     }
   }
+  const int32_t filled{w.rows * shape.chunks * shape.ranges};
+  for (int32_t i{filled}; i < w.k_blocks; ++i) fill_nothing(s, at, hand_on);
 }
 
-/// The k blocks of a forward task.
-template <class P>
+/// The k blocks of a forward task. A loop for each way to share: what a loop needs stays in
+/// registers.
+template <Share kShare, class P>
 __device__ inline void load_forward(const Context<P>& x, WorkerSmem& s, const Work& w,
                                     StageCursor& at, HandOn& hand_on) {
+  const cuda::Launch& l{x.launch};
+  const auto block = static_cast<int32_t>(ptx::cluster_rank());
   const bool two_halves{w.rows > 64};
   const bool one_b{w.b_map0 == w.b_map1};  // 128 consecutive rows of one weight
-  const cuda::TensorMap* a{two_halves ? &x.launch.tall[w.a_map] : &x.launch.maps[w.a_map]};
-  const cuda::TensorMap* b0{one_b ? &x.launch.tall[w.b_map0] : &x.launch.maps[w.b_map0]};
-  const cuda::TensorMap* b1{&x.launch.maps[w.b_map1]};
-  const uint32_t bytes{static_cast<uint32_t>((two_halves ? 4 : 3) * kHalfBytes)};
-  const int32_t a_row{w.a_row};
-  const int32_t b_row0{w.b_row0};
+  const bool loads_a{kShare != Share::kA || two_halves || block == 0};
+  const bool loads_b1{kShare != Share::kB && !one_b};
+  const cuda::TensorMap* const a{two_halves && kShare != Share::kA ? &l.tall[w.a_map]
+                                                                   : &l.maps[w.a_map]};
+  const int32_t a_half{kShare == Share::kA ? block : 0};
+  const int32_t a_row{w.a_row + a_half * kHalfTile};
+  const int32_t b_map{kShare == Share::kB && block == 1 ? w.b_map1 : w.b_map0};
+  const cuda::TensorMap* const b{kShare != Share::kB && one_b ? &l.tall[b_map] : &l.maps[b_map]};
+  const cuda::TensorMap* const b1{&l.maps[w.b_map1]};
+  const int32_t b_half{kShare == Share::kB ? 2 + block : 2};
   const int32_t b_row1{w.b_row1};
+  const int32_t b_row{kShare == Share::kB && block == 1 ? b_row1 : w.b_row0};
   const int32_t b_z{w.b_z};
-  const int32_t k_blocks{w.k_blocks};
-  for (int32_t k{0}; k < k_blocks; ++k, at.next()) {
+  const uint32_t bytes{static_cast<uint32_t>((two_halves ? 4 : 3) * kHalfBytes)};
+  const int32_t end{w.k_blocks * kBlockK};
+  for (int32_t col{0}; col < end; col += kBlockK, at.next()) {
     hand_on.step();
     ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
-    uint8_t* const to{s.stages[at.stage]};
-    uint64_t* const full{&s.full[at.stage]};
-    ptx::barrier_expect(full, bytes);
-    ptx::load_box(to, a, full, k * kBlockK, a_row, 0);
-    ptx::load_box(to + 2 * kHalfBytes, b0, full, k * kBlockK, b_row0, b_z);
-    if (!one_b) ptx::load_box(to + 3 * kHalfBytes, b1, full, k * kBlockK, b_row1, b_z);
+    ptx::barrier_expect(&s.full[at.stage], bytes);
+    if (loads_a) load_half<kShare == Share::kA>(s, at.stage, a_half, a, col, a_row, 0);
+    load_half<kShare == Share::kB>(s, at.stage, b_half, b, col, b_row, b_z);
+    if (loads_b1) load_half<false>(s, at.stage, 3, b1, col, b_row1, b_z);
+  }
+}
+
+template <Share kShare, class P>
+__device__ inline void load_products(const Context<P>& x, WorkerSmem& s, const Work& w,
+                                     StageCursor& at, HandOn& hand_on) {
+  if (x.plan.backward && w.feed != Feed::kForward) {
+    load_backward<kShare>(x, s, w, at, hand_on);
+  } else {
+    load_forward<kShare>(x, s, w, at, hand_on);
   }
 }
 
 template <class P>
 __device__ inline void loader_role(const Context<P>& x, WorkerSmem& s) {
   StageCursor at{0};
+  int32_t begun{0};  // of the main line
   for (int32_t idx{0};; ++idx) {
     const Work& w{wait_entry(s, idx)};
     if (w.kind == Work::kStop) return;
-    HandOn hand_on{s, idx + 1, w.k_blocks};
+    if (w.task.kind != Kind::kCombine) ++begun;
+    HandOn hand_on{s, begun, w.k_blocks};
     if (w.k_blocks > 0) ptx::fence_proxy_async();
-    if (w.kind == static_cast<int32_t>(Kind::kCombine)) {
+    if (w.kind == Work::kIdle) {
+      for (int32_t k{0}; k < w.k_blocks; ++k) fill_nothing(s, at, hand_on);
+    } else if (w.kind == static_cast<int32_t>(Kind::kCombine)) {
       load_sums(x, s, w, at, hand_on);
-    } else if (!load_backward(x, s, w, at, hand_on)) {
-      load_forward(x, s, w, at, hand_on);
+    } else if (w.share == Share::kB) {
+      load_products<Share::kB>(x, s, w, at, hand_on);
+    } else if (w.share == Share::kA) {
+      load_products<Share::kA>(x, s, w, at, hand_on);
+    } else {
+      load_products<Share::kNothing>(x, s, w, at, hand_on);
     }
     release_entry(s, idx);
   }

@@ -1,11 +1,14 @@
-// Scheduler role: one warp of a worker.
+// Picker and scheduler: one warp each, in the two blocks of a pair. Together they feed both blocks;
+// one warp would not keep up with small tasks (docs/notes).
 //
-// Waits    for each task, the counters of graph.h (bounded), a lane each
+// Waits    picker: until the loader is nearly done with the tasks before. Scheduler: for each task
+//          the counters of graph.h, a lane each (bounded)
 // Reads    tickets, tables
-// Writes   the queue in shared memory
-// Timeline ticket -> decode -> lanes wait side by side -> hand on -> now and then a look for a
-//          combine task that is ready -> segments ahead, until the loader is nearly done with the
-//          task. The queue lets the next task's loads start during this one's epilogue
+// Writes   the queues in shared memory of both blocks
+// Timeline picker: segments ahead -> ticket -> decode, describe, a lane for each block ->
+// scheduler;
+//          now and then a look at the combine line. Scheduler: lanes wait side by side -> hand on.
+//          The queue lets the next task's loads start during this one's epilogue
 #pragma once
 
 #include <cstdint>
@@ -27,24 +30,26 @@ struct QueuePosition {
       : slot{idx % kQueue}, phase{static_cast<uint32_t>(idx / kQueue) & 1U} {}
 };
 
-/// For the scheduler: a free entry, then handed on.
+/// For the scheduler: an entry that both blocks are done with.
 __device__ inline Work* begin_entry(WorkerSmem& s, int32_t idx) {
   const QueuePosition at{idx};
   ptx::barrier_wait(&s.queue_empty[at.slot], at.phase ^ 1U);
   return &s.queue[at.slot];
 }
-__device__ inline void hand_on(WorkerSmem& s, int32_t idx) {
-  ptx::barrier_arrive(&s.queue_full[QueuePosition{idx}.slot]);
+/// Then, by lane `block` of its warp, handed on to block `block`.
+__device__ inline void hand_on(WorkerSmem& s, int32_t idx, uint32_t block) {
+  ptx::barrier_arrive_cluster(ptx::cluster_address(&s.queue_full[QueuePosition{idx}.slot], block));
 }
 
-/// For its readers; each sees every entry, and releases it by one thread.
+/// For its readers in both blocks; each sees every entry, and releases it by one thread.
 __device__ inline const Work& wait_entry(WorkerSmem& s, int32_t idx) {
   const QueuePosition at{idx};
-  ptx::barrier_wait(&s.queue_full[at.slot], at.phase);
+  ptx::barrier_wait_cluster(&s.queue_full[at.slot], at.phase);
   return s.queue[at.slot];
 }
 __device__ inline void release_entry(WorkerSmem& s, int32_t idx) {
-  ptx::barrier_arrive(&s.queue_empty[QueuePosition{idx}.slot]);
+  ptx::barrier_arrive_remote(
+      ptx::cluster_address(&s.queue_empty[QueuePosition{idx}.slot], kLeader));
 }
 
 /// For the warps that execute an entry, and for the signaller. (A barrier a warpgroup would not do:
@@ -59,99 +64,202 @@ __device__ inline void wait_stored(WorkerSmem& s, int32_t idx) {
 
 constexpr int32_t kLookEvery{4};  // tasks between two looks at the combine line
 
-/// The first lane's part: tickets, decoding, the queue.
+/// The picker's first lane: tickets, and where they lie.
 template <class P>
-class Scheduler {
+class Picker {
  public:
-  __device__ Scheduler(const Context<P>& x, WorkerSmem& s)
-      : x_{x}, s_{s}, num_sums_{x.plan.token_blocks()}, clock_{x.launch} {}
+  __device__ Picker(const Context<P>& x, WorkerSmem& s) : x_{x}, s_{s}, clock_{x.launch} {}
 
-  __device__ void start() { s_.cursor.start(x_.plan); }
+  __device__ void start() { s_.cursor.start(x_.plan, kPair); }
 
-  /// The next task, whose waits are not looked at yet.
-  __device__ void pick() {
-    Pick& next{s_.pick};
-    if (step_ == Step::kTask && !pick_main(&next.task)) step_ = Step::kLastSums;
-    if (step_ != Step::kTask) {
-      int32_t* const word{x_.launch_word(LaunchCounter::kCombineTicket)};
-      next.task = Task{};
-      next.task.kind = Kind::kCombine;
-      next.task.row = step_ == Step::kLook ? ptx::load_relaxed_gpu(word) : atomicAdd(word, 1);
-    }
-    next.step = step_;
-    if (step_ == Step::kLastSums && next.task.row >= num_sums_) next.step = Step::kEnd;
-    clock_.lap(cuda::RoleTime::kSchedulerDecode);
-  }
-
-  /// Its waits hold (`ready`), or, if it was only looked at, do not.
-  __device__ void take(bool ready) {
-    clock_.lap(cuda::RoleTime::kSchedulerWait);
-    const Task& t{s_.pick.task};
-    if (step_ == Step::kLook) {
-      int32_t* const word{x_.launch_word(LaunchCounter::kCombineTicket)};
-      step_ = Step::kTask;
-      if (!ready || atomicCAS(word, t.row, t.row + 1) != t.row) return;
-    } else if (step_ == Step::kTask && --until_look_ == 0) {
-      step_ = Step::kLook;
+  __device__ void next() {
+    Pick& out{s_.pick};
+    if (until_look_ == 0) {
       until_look_ = kLookEvery;
+      if (pick_sums(Step::kLook, ptx::load_relaxed_gpu(sum_ticket(x_)))) return;
     }
-    describe(x_.plan, t, begin_entry(s_, handed_on_));
-    hand_on(s_, handed_on_++);
-    clock_.lap(cuda::RoleTime::kSchedulerQueue);
+    if (!ended_) {
+      --until_look_;
+      ended_ = !pick_main();
+      if (!ended_) return;
+    }
+    const bool stops{ptx::load_volatile(s_.aborted) != 0};
+    if (stops || !pick_sums(Step::kSums, atomicAdd(sum_ticket(x_), 1))) out.step = Step::kEnd;
   }
 
-  __device__ void stop() {
-    begin_entry(s_, handed_on_)->kind = Work::kStop;
-    hand_on(s_, handed_on_);
+  static __device__ int32_t* sum_ticket(const Context<P>& x) {
+    return x.launch_word(LaunchCounter::kCombineTicket);
   }
 
  private:
   /// Tickets are taken just in time: workers that hoard them drift apart, and tiles that share
   /// operands no longer read them from L2 at the same time, which halves its rate (docs/notes).
-  /// Until then the next segments are found. False: the line has ended.
-  __device__ bool pick_main(Task* out) {
+  /// Until then the next segments are found. False: the line has ended, or the scheduler gave up.
+  __device__ bool pick_main() {
     int32_t ticket{-1};
     for (;; s_.cursor.look_ahead(x_.plan)) {
-      if (ticket < 0 && *static_cast<volatile int32_t*>(&s_.begun) >= handed_on_) {
+      if (ticket < 0 && ptx::load_volatile(s_.begun) >= picked_) {
         clock_.lap(cuda::RoleTime::kSchedulerLoader);
         ticket = atomicAdd(x_.launch_word(LaunchCounter::kMainTicket), 1);
       }
-      if (ticket < 0) continue;
+      if (ticket < 0) {
+        if (ptx::load_volatile(s_.aborted) != 0) return false;
+        continue;
+      }
       if (s_.cursor.knows(ticket)) break;
       if (s_.cursor.is_behind_end()) return false;
     }
-    s_.cursor.decode(ticket, out);
+    ++picked_;
+    s_.pick.step = Step::kTask;
+    s_.pick.ticket = ticket;
+    s_.pick.tasks = s_.cursor.tasks_of(ticket);
+    clock_.lap(cuda::RoleTime::kSchedulerDecode);
     return true;
+  }
+
+  /// A ticket of the combine line holds two token blocks too. False: the line has ended.
+  __device__ bool pick_sums(Step step, int32_t ticket) {
+    s_.pick.step = step;
+    s_.pick.ticket = ticket;
+    s_.pick.tasks = min_of(kPair, x_.plan.token_blocks() - ticket * kPair);
+    return s_.pick.tasks > 0;
   }
 
   const Context<P>& x_;
   WorkerSmem& s_;
-  int32_t num_sums_;
   int32_t until_look_{kLookEvery};
-  int32_t handed_on_{0};
-  Step step_{Step::kTask};
+  int32_t picked_{0};  // of the main line
+  bool ended_{false};
   cuda::RoleClock clock_;
 };
 
+/// The entries of both blocks, a lane each. Without a second task the other block idles along.
+template <class P>
+__device__ inline void describe_pick(const Context<P>& x, WorkerSmem& s) {
+  Pick& pick{s.pick};
+  const int32_t lane{cuda::lane_id()};
+  if (lane >= kPair || pick.step == Step::kEnd) return;
+  const bool works{lane < pick.tasks};
+  const int32_t member{works ? lane : 0};
+  Task t{};
+  if (pick.step == Step::kTask) {
+    s.cursor.decode(x.plan, pick.ticket, member, &t);
+  } else {
+    t.kind = Kind::kCombine;
+    t.row = pick.ticket * kPair + member;
+  }
+  describe(x.plan, t, &pick.work[lane]);
+  if (!works) pick.work[lane].kind = Work::kIdle;
+}
+
+/// Copies words to the same place of the other block. All lanes.
+template <class T>
+__device__ inline void copy_to_peer(const T& from, const T* to) {
+  static_assert(sizeof(T) % 4 == 0);
+  const uint32_t at{ptx::cluster_address(to, ptx::cluster_rank() ^ 1U)};
+  for (int32_t i{cuda::lane_id()}; i < static_cast<int32_t>(sizeof(T) / 4); i += cuda::kLanes) {
+    ptx::store_cluster(at + static_cast<uint32_t>(i) * 4,
+                       reinterpret_cast<const uint32_t*>(&from)[i]);
+  }
+  __syncwarp();
+}
+
+template <class P>
+__device__ inline void picker_role(const Context<P>& x, WorkerSmem& s) {
+  const bool first{cuda::lane_id() == 0};
+  Picker<P> picker{x, s};
+  if (first) picker.start();
+  for (int32_t n{0};; ++n) {
+    if (first) picker.next();
+    __syncwarp();
+    describe_pick(x, s);
+    __syncwarp();
+    if (first && s.pick.step == Step::kTask && s.pick.tasks == kPair) {
+      const Share share{shared_by(s.pick.work[0].task, s.pick.work[1].task)};
+      s.pick.work[0].share = share;
+      s.pick.work[1].share = share;
+    }
+    const int32_t slot{n % kPicks};
+    ptx::barrier_wait(&s.pick_empty[slot], (static_cast<uint32_t>(n / kPicks) & 1U) ^ 1U);
+    __syncwarp();
+    copy_to_peer(s.pick, &s.picks[slot]);
+    if (first) {
+      ptx::barrier_arrive_cluster(ptx::cluster_address(&s.pick_full[slot], kLeader));
+    }
+    if (s.pick.step == Step::kEnd) return;
+    __syncwarp();  // all have read the step
+  }
+}
+
+/// What the picker found; `done` gives the place back.
+__device__ inline const Pick& wait_pick(WorkerSmem& s, int32_t n) {
+  const int32_t slot{n % kPicks};
+  ptx::barrier_wait_cluster(&s.pick_full[slot], static_cast<uint32_t>(n / kPicks) & 1U);
+  return s.picks[slot];
+}
+__device__ inline void release_pick(WorkerSmem& s, int32_t n) {
+  __syncwarp();
+  if (cuda::lane_id() != 0) return;
+  ptx::barrier_arrive_remote(ptx::cluster_address(&s.pick_empty[n % kPicks], 1 - kLeader));
+}
+
+/// Hands the entries on to both blocks.
+__device__ inline void hand_on_pair(WorkerSmem& s, const Pick& pick, int32_t idx) {
+  Work* const own{begin_entry(s, idx)};
+  const int32_t lane{cuda::lane_id()};
+  for (int32_t i{lane}; i < static_cast<int32_t>(sizeof(Work) / 4); i += cuda::kLanes) {
+    reinterpret_cast<uint32_t*>(own)[i] = reinterpret_cast<const uint32_t*>(&pick.work[0])[i];
+  }
+  copy_to_peer(pick.work[1], own);
+  if (lane < kPair) hand_on(s, idx, static_cast<uint32_t>(lane));
+}
+
+__device__ inline void hand_on_stop(WorkerSmem& s, int32_t idx) {
+  Work* const own{begin_entry(s, idx)};
+  if (cuda::lane_id() == 0) own->kind = Work::kStop;
+  __syncwarp();
+  copy_to_peer(own->kind, &own->kind);
+  if (cuda::lane_id() < kPair) hand_on(s, idx, static_cast<uint32_t>(cuda::lane_id()));
+}
+
+/// Do the tasks of a pick go ahead? All lanes. False for what was only looked at, and if the launch
+/// is aborted.
+template <class P>
+__device__ inline bool may_begin(const Context<P>& x, const Pick& pick) {
+  const Line line{pick.step == Step::kTask ? Line::kMain : Line::kCombine};
+  const bool looks{pick.step == Step::kLook};
+  const Task& other{pick.work[pick.tasks - 1].task};
+  if (!cuda::check_waits(x, line, pick.work[0].task, other, !looks)) return false;
+  if (!looks) return true;
+  bool takes{false};
+  if (cuda::lane_id() == 0) {
+    takes = atomicCAS(Picker<P>::sum_ticket(x), pick.ticket, pick.ticket + 1) == pick.ticket;
+  }
+  return __any_sync(cuda::kFullWarp, takes) != 0;
+}
+
 template <class P>
 __device__ inline void scheduler_role(const Context<P>& x, WorkerSmem& s) {
+  cuda::RoleClock clock{x.launch};
   const bool first{cuda::lane_id() == 0};
-  Scheduler<P> scheduler{x, s};
-  if (first) scheduler.start();
-  for (;;) {
-    if (first) scheduler.pick();
-    __syncwarp();
-    const Step step{s.pick.step};
+  int32_t handed_on{0};
+  int32_t n{0};
+  for (;; ++n) {
+    const Pick& pick{wait_pick(s, n)};
+    const Step step{pick.step};
     if (step == Step::kEnd) break;
-    const Line line{step == Step::kTask ? Line::kMain : Line::kCombine};
-    const bool looks{step == Step::kLook};
-    const bool past_end{looks && s.pick.task.row >= x.plan.token_blocks()};
-    const bool ready{!past_end && cuda::check_waits(x, line, s.pick.task, !looks)};
-    if (!ready && !looks) break;  // aborted
-    if (first) scheduler.take(ready);
-    __syncwarp();
+    const bool begins{may_begin(x, pick)};
+    if (first) clock.lap(cuda::RoleTime::kSchedulerWait);
+    if (begins) hand_on_pair(s, pick, handed_on++);
+    release_pick(s, n);
+    if (first) clock.lap(cuda::RoleTime::kSchedulerQueue);
+    if (begins || step == Step::kLook) continue;
+    // Aborted: the picker must not wait for entries that never come.
+    if (first) ptx::store_cluster(ptx::cluster_address(&s.aborted, 1 - kLeader), 1);
+    while (wait_pick(s, ++n).step != Step::kEnd) release_pick(s, n);
+    break;
   }
-  if (first) scheduler.stop();
+  hand_on_stop(s, handed_on);
 }
 
 }  // namespace monomoe::sm90

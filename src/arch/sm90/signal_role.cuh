@@ -70,7 +70,7 @@ __device__ inline void signal_role(const Context<P>& x, WorkerSmem& s) {
     const Work& w{wait_entry(s, idx)};
     if (w.kind == Work::kStop) return;
     wait_stored(s, idx);
-    signal(x, w);
+    if (w.kind != Work::kIdle) signal(x, w);
     __syncwarp();
     if (cuda::lane_id() == 0) release_entry(s, idx);
   }

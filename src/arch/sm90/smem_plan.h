@@ -16,41 +16,53 @@ constexpr int32_t kHalfBytes{64 * kBlockK * 2};  // 64 rows (or columns) x 64 k 
 constexpr int32_t kStageBytes{4 * kHalfBytes};   // two halves of A, two of B
 constexpr int32_t kStagingBytes{2048};           // a warp's 16 rows x 64 columns of bf16
 constexpr int32_t kQueue{8};
-constexpr int32_t kStartWords{512};
+constexpr int32_t kStartWords{384};  // up to 191 experts; more are looked up in global memory
 constexpr int32_t kProducerWarps{4};
 constexpr int32_t kMoveBytes{2048};  // a mover's slot; a worker that only moves uses its stages
 constexpr int32_t kWideMoveBytes{kStageBytes / cuda::MoveSlots::kSlots / 128 * 128};
 
+/// Two blocks work as a pair (a cluster): one takes tickets for both, each ticket holds two tiles,
+/// and each block loads half of the operand that they share, for both.
+constexpr int32_t kPair{2};
+constexpr uint32_t kLeader{0};
+
 /// Readers of a queue entry: the loader, the signaller, four warps of the warpgroup that skips it.
 constexpr uint32_t kQueueReaders{6};
 
-/// What the scheduler does next.
-enum class Step : uint8_t { kTask, kLook, kLastSums, kEnd };
+/// What the picker found for the scheduler: a ticket of the main line, a look at the combine line,
+/// a ticket of it.
+enum class Step : uint8_t { kTask, kLook, kSums, kEnd };
 struct Pick {
   Step step;
-  Task task;
+  int32_t ticket;
+  int32_t tasks;     // 1 or 2
+  Work work[kPair];  // entries of both blocks
 };
+constexpr int32_t kPicks{2};
 
 struct alignas(1024) WorkerSmem {
   uint8_t stages[kStages][kStageBytes];
   uint8_t staging[kConsumers * 4][kStagingBytes];
   uint8_t moves[cuda::MoveSlots::kSlots][kMoveBytes];
   Work queue[kQueue];
-  MainCursor cursor;  // the scheduler's; local memory would be lost at every acquire
-  Pick pick;          // what the scheduler's first lane found for the others
+  MainCursor cursor;   // the picker's; local memory would be lost at every acquire
+  Pick pick;           // the picker's
+  Pick picks[kPicks];  // the scheduler's
   cuda::MoveSlots movers[kProducerWarps];
-  RowSource targets[kConsumers][FixedTile::rows];  // where the rows of a tile go, by warp
-  int32_t starts[kStartWords];                     // tile_start, then rows of each expert
+  RowSource targets[kConsumers * 4][FixedTile::rows / 4];  // where the rows of a warp go
+  int32_t starts[kStartWords];  // tile_start, then rows of each expert
   uint64_t full[kStages];
   uint64_t empty[kStages];
   uint64_t turn[kConsumers];
   uint64_t queue_full[kQueue];
   uint64_t stored[kQueue];  // the entry's results are stored
   uint64_t queue_empty[kQueue];
-  int32_t* counters;  // this launch's half
+  uint64_t pick_full[kPicks];   // at the scheduler
+  uint64_t pick_empty[kPicks];  // at the picker
+  int32_t* counters;            // this launch's half
   CounterLayout counter_layout;
-  int32_t aborted;  // the group was, before this launch began
-  int32_t begun;    // queue entries that the loader is about to be done with
+  int32_t aborted;  // the group was, before this launch began; or the scheduler gave up
+  int32_t begun;    // entries of the main line that the loader is about to be done with
   int32_t arrived;  // order of this block among the launch's blocks
 };
 

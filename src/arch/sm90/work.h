@@ -20,10 +20,16 @@ enum class Feed : uint8_t {
   kWgrad,    // both MN-major: k runs down the rows of tokens
 };
 
-/// What the loader loads, what consumers do.
+/// Which operand the two tiles of a pair have in common. Each block loads one half of it, for both.
+enum class Share : uint8_t { kNothing, kA, kB };
+
+/// What the loader loads, what consumers do. Both blocks of a pair get an entry at a time, with as
+/// many stages.
 struct Work {
   static constexpr int32_t kStop{-1};
-  int32_t kind;  // Kind, or kStop
+  static constexpr int32_t kIdle{-2};  // nothing, but stages come and go as in the other block
+  int32_t kind;                        // Kind, or one of these
+  Share share;
   Task task;
   Feed feed;
   int32_t rows;      // real rows of the row tile; combine: tokens
@@ -211,11 +217,18 @@ MONOMOE_HD void describe_dgrad(const P& p, const Task& t, int32_t first, int32_t
 
 }  // namespace detail
 
+/// What two tiles of one ticket share.
+MONOMOE_HD constexpr Share shared_by(const Task& a, const Task& b) {
+  if (a.kind == Kind::kCombine) return Share::kNothing;
+  return a.row == b.row ? Share::kA : Share::kB;
+}
+
 /// Fills in what the roles need for a task of the main or the combine line.
 template <class P>
 MONOMOE_HD void describe(const P& p, const Task& t, Work* w) {
   using cuda::Map;
   w->kind = static_cast<int32_t>(t.kind);
+  w->share = Share::kNothing;
   w->task = t;
   w->feed = Feed::kForward;
   w->k_blocks = 0;
@@ -223,7 +236,7 @@ MONOMOE_HD void describe(const P& p, const Task& t, Work* w) {
   if (t.kind == Kind::kCombine) {
     const SumShape sums{sum_shape(p.dims)};
     w->rows = min_of(p.tile.sum_tokens, p.dims.tokens - t.row * p.tile.sum_tokens);
-    w->k_blocks = w->rows * sums.chunks * sums.ranges;
+    w->k_blocks = p.tile.sum_tokens * sums.chunks * sums.ranges;
     return;
   }
   const bool shared{detail::is_shared(t.kind)};

@@ -43,6 +43,58 @@ __device__ __forceinline__ void barrier_wait(uint64_t* b, uint32_t parity) {
       : "memory");
 }
 
+/// The same for what another block of the cluster handed on: acquires at cluster scope.
+__device__ __forceinline__ void barrier_wait_cluster(uint64_t* b, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again_%=:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again_%=;\n"
+      "}\n" ::"r"(smem_address(b)),
+      "r"(parity)
+      : "memory");
+}
+
+/// Shared address, in the window of the cluster, of `p` in block `rank` of the cluster.
+__device__ __forceinline__ uint32_t cluster_address(const void* p, uint32_t rank) {
+  uint32_t at;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(smem_address(p)), "r"(rank));
+  return at;
+}
+/// Arrives at a barrier of any block of the cluster: this thread's reads of shared memory are done.
+/// Relaxed: a release would wait for all its stores, also to global memory, 1,000 cycles.
+__device__ __forceinline__ void barrier_arrive_remote(uint32_t at) {
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+/// The same, and releases at cluster scope what it wrote.
+__device__ __forceinline__ void barrier_arrive_cluster(uint32_t at) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+__device__ __forceinline__ void store_cluster(uint32_t at, uint32_t v) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+
+__device__ __forceinline__ uint32_t load_cluster(uint32_t at) {
+  uint32_t v;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+  return v;
+}
+
+/// Of this block in its cluster.
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t r;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+/// All threads of the cluster's blocks meet; what each wrote to shared memory is visible then.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+
 /// bar.sync among the `threads` threads of a role.
 __device__ __forceinline__ void named_sync(int32_t id, int32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

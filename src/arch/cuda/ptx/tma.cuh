@@ -17,6 +17,16 @@ __device__ __forceinline__ void load_box(void* dst, const void* map, uint64_t* b
       : "memory");
 }
 
+/// The same into both blocks of a pair, at the same place of each; completes on `b` of each.
+__device__ __forceinline__ void load_box_both(void* dst, const void* map, uint64_t* b, int32_t x,
+                                              int32_t y, int32_t z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(smem_address(dst)),
+      "l"(map), "r"(smem_address(b)), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
+
 /// `bytes` (a multiple of 16) into shared memory; completes on `b`.
 __device__ __forceinline__ void bulk_load(void* dst, const void* src, uint32_t bytes, uint64_t* b) {
   asm volatile(
