@@ -17,6 +17,22 @@ if(MONOMOE_TEST_FOLDERS)
   list(FILTER folders INCLUDE REGEX "^(${MONOMOE_TEST_FOLDERS})$")
 endif()
 
+# The Hopper backend and its kernels, compiled as C++ for an emulated machine. (Not for sanitizers:
+# they do not follow fibers.)
+if("emulator" IN_LIST folders AND NOT MONOMOE_SANITIZE)
+  file(GLOB sources CONFIGURE_DEPENDS tests/emulator/*.cpp)
+  add_executable(monomoe_emulator_tests ${sources} ${monomoe_sources} src/arch/sm90/backend.cpp)
+  target_include_directories(monomoe_emulator_tests PRIVATE
+    ${PROJECT_SOURCE_DIR}/tests/emulator/include ${PROJECT_SOURCE_DIR}/tests
+    ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+  target_compile_definitions(monomoe_emulator_tests PRIVATE MONOMOE_CUDA)
+  target_compile_options(monomoe_emulator_tests PRIVATE -Wno-unknown-pragmas)
+  target_link_libraries(monomoe_emulator_tests PRIVATE monomoe_flags GTest::gtest_main Threads::Threads)
+  gtest_discover_tests(monomoe_emulator_tests NO_PRETTY_VALUES DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 60 PROPERTIES LABELS emulator TIMEOUT ${MONOMOE_TEST_TIMEOUT})
+endif()
+list(REMOVE_ITEM folders emulator)
+
 if(support_sources)
   add_library(monomoe_test_support OBJECT ${support_sources})
   target_include_directories(monomoe_test_support PRIVATE
