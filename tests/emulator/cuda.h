@@ -54,6 +54,10 @@ T __ldcg(const T* p) {
   return *p;
 }
 template <class T>
+T __ldcs(const T* p) {
+  return *p;
+}
+template <class T>
 void __stcg(T* p, const T& v) {
   *p = v;
 }

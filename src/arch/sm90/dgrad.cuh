@@ -132,8 +132,9 @@ struct StagedRows {
     for (int32_t i = 0; i < 2; ++i) {
       const int32_t r{i * 8 + (lane >> 2)};
       const int32_t chunk{lane & 3};
-      uint4 q{ptx::load_shared_16(c.staging + static_cast<uint32_t>(part * 1024 + r * 64 +
-                                                                  ((chunk ^ ((r >> 1) & 3)) << 4)))};
+      uint4 q{
+          ptx::load_shared_16(c.staging + static_cast<uint32_t>(part * 1024 + r * 64 +
+                                                                ((chunk ^ ((r >> 1) & 3)) << 4)))};
       const int32_t row{row0 + r};
       if (row >= padded || col + chunk * 8 >= cols) continue;
       if (row >= rows) q = make_uint4(0, 0, 0, 0);

@@ -50,7 +50,7 @@ struct alignas(1024) WorkerSmem {
   Pick picks[kPicks];  // the scheduler's
   cuda::MoveSlots movers[kProducerWarps];
   RowSource targets[kConsumers * 4][FixedTile::rows / 4];  // where the rows of a warp go
-  int32_t starts[kStartWords];  // tile_start, then rows of each expert
+  int32_t starts[kStartWords];                             // tile_start, then rows of each expert
   uint64_t full[kStages];
   uint64_t empty[kStages];
   uint64_t turn[kConsumers];

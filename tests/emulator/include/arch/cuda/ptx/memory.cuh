@@ -28,6 +28,8 @@ inline int32_t fetch_add_acq_rel_gpu(int32_t* p, int32_t v) {
   return old;
 }
 inline void fence_proxy_async() {}
+inline void store_16(void* p, const uint4& v) { std::memcpy(p, &v, 16); }
+inline void store_16_once(void* p, const uint4& v) { store_16(p, v); }
 inline uint4 load_streaming_16(const uint4* p) { return *p; }
 inline uint64_t global_nanoseconds() {
   emulator::yield();
