@@ -17,7 +17,7 @@
 
 namespace monomoe::cuda {
 
-/// Copies rows through the slots, in order. For one lane.
+/// Copies rows through the slots, in order. For one lane, always the same: elect.sync's.
 class RowPipe {
  public:
   /// `memory`: kSlots * slot_bytes, 128-byte aligned. Barriers are initialised.
@@ -82,7 +82,7 @@ __device__ inline void stage(const Context<P>& x, const Task& t, RowPipe* pipe) 
   const int32_t begin{t.row * p.tile.stage_tokens};
   const int32_t end{min_of(d.tokens, begin + p.tile.stage_tokens)};
   const bool copies_x{!p.backward || !p.all_x_saved()};
-  if (x.many_ranks() && lane_id() == 0) {
+  if (x.many_ranks() && ptx::elect_one()) {
     for (int32_t token{begin}; token < end; ++token) {
       const int64_t at{int64_t{token} * d.hidden};
       if (copies_x) pipe->copy(own.x_stage + at, l.x.at(token), d.hidden * 2);
@@ -170,7 +170,7 @@ __device__ inline bool dispatch(const Context<P>& x, const Task& t, RowPipe* pip
         x.many_ranks() ? l.heaps[own.home].weight_stage[own.slot]
                        : l.topk_weights.at(token, own.slot - token * p.dims.top_k);
   }
-  if (lane_id() == 0) ptx::fence_proxy_async();  // staged rows were written by ordinary stores too
+  if (ptx::elect_one()) ptx::fence_proxy_async();  // staged rows came by ordinary stores too
   for (int32_t i{begin}; i < end; ++i) {
     const int64_t at{int64_t{i} * h};
     if (i >= rows) {
@@ -180,7 +180,7 @@ __device__ inline bool dispatch(const Context<P>& x, const Task& t, RowPipe* pip
     }
     const int32_t home{__shfl_sync(kFullWarp, own.home, i - begin)};
     const int64_t from{int64_t{__shfl_sync(kFullWarp, token, i - begin)}};
-    if (lane_id() != 0) continue;
+    if (!ptx::elect_one()) continue;
     const Heap& heap{l.heaps[home]};
     if (pulls_x) {
       pipe->copy(to_x + at, x.many_ranks() ? heap.x_stage + from * h : l.x.at(from), h * 2);
@@ -191,7 +191,7 @@ __device__ inline bool dispatch(const Context<P>& x, const Task& t, RowPipe* pip
   }
   ptx::fence_proxy_async();
   __syncwarp();
-  if (lane_id() == 0) {
+  if (ptx::elect_one()) {
     pipe->flush();
     add_release(x, {Counter::kRowsReady, p.dims.rank, t.row}, 1);
     clock->lap(RoleTime::kMoverCopy);
