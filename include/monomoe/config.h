@@ -17,7 +17,8 @@ enum class Save : uint8_t {
 /// Type of written weight gradients: the fp32 sum rounded once to bf16, or the fp32 sum.
 enum class WeightGrad : uint8_t { kBf16, kF32 };
 
-/// An absent value means: chosen by policy (see `explain`).
+/// An absent value means: chosen by policy (see `explain`). On GPUs workers are thread blocks and
+/// work in pairs: `workers` is rounded down to pairs, at least one; movers are rounded up to pairs.
 struct Config {
   std::optional<int64_t> fwd_comm_sms;    // workers that only move rows in forward; >= 0
   std::optional<int64_t> bwd_comm_sms;    // the same in backward; >= 0

@@ -231,7 +231,8 @@ class Config:
     """Options of one forward / backward pair. None means: chosen by policy (see `explain`).
 
     Every option leaves the bits of the results unchanged, except `weight_grad`, which chooses the
-    type they are rounded to.
+    type they are rounded to. On a GPU workers are thread blocks and work in pairs: `workers` is
+    rounded down to pairs, at least one; workers that only move rows are rounded up to pairs.
     """
 
     fwd_comm_sms: int | None = None  # workers that only move rows in forward; >= 0

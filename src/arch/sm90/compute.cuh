@@ -4,7 +4,7 @@
 // Reads    stages in shared memory
 // Writes   by epilogue.cuh and combine.cuh
 // Signals  empty[stage], the other's turn, the counters of graph.h
-// Registers 128 accumulators a thread of 232
+// Registers 128 accumulators a thread of 224
 // Timeline entry idx belongs to warpgroup idx mod 2: turn -> main loop -> give turn -> epilogue,
 //          which runs during the other's main loop. A task without loads passes the turn on.
 #pragma once
