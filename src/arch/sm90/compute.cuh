@@ -128,41 +128,57 @@ __device__ inline void run_forward_task(const Context<P>& x, WorkerSmem& s, cons
   }
 }
 
+/// An entry of the own warpgroup.
+template <class P, class Run>
+__device__ inline void run_entry(const Context<P>& x, WorkerSmem& s, const Consumer& c,
+                                 const Work& w, const Progress& at, cuda::RoleClock* clock,
+                                 const Run& run) {
+  if (pushes(w)) find_targets(x, s, c, w);
+  // Parity alone can't tell stage fill n from n + 2, hence the turns. The first is free.
+  const int32_t turns{at.idx / kConsumers + 1 - c.group};
+  if (at.idx > 0) ptx::barrier_wait(&s.turn[c.group], static_cast<uint32_t>(turns) & 1U);
+  if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerTurn);
+  if (w.kind == Work::kIdle) {
+    drain(s, c, w, StageCursor{at.fills});
+  } else {
+    run(c, w, StageCursor{at.fills}, clock);
+  }
+  // The results have async-proxy readers (TMA), hence the fence in every thread.
+  ptx::fence_proxy_async();
+  if (c.thread == 0) {
+    clock->lap(w.kind == static_cast<int32_t>(Kind::kCombine) ? cuda::RoleTime::kConsumerCombine
+                                                              : cuda::RoleTime::kConsumerEpilogue);
+  }
+}
+
 /// `run`: run_forward_task or run_backward_task.
 template <class P, class Run>
 __device__ inline void consumer_role(const Context<P>& x, WorkerSmem& s, const Run& run) {
-  int32_t fills{0};  // of stages, modulo 2 * kStages
   cuda::RoleClock clock{x.launch};
-  for (int32_t idx{0};; ++idx) {
-    const Work& w{wait_entry(s, idx)};
-    if (w.kind == Work::kStop) return;
+  const auto progress = [&s]() -> Progress& {
     const Consumer c{s};
+    return s.progress[c.group * 4 + c.warp];
+  };
+  progress() = {0, 0};
+  __syncwarp();
+  for (;;) {
+    const Consumer c{s};
+    const Progress at{progress()};
+    const Work& w{wait_entry(s, at.idx)};
+    if (w.kind == Work::kStop) return;
     if (c.thread == 0) clock.lap(cuda::RoleTime::kConsumerQueue);
-    const int32_t begin{fills};
-    fills = (fills + w.k_blocks) % (2 * kStages);
-    if (idx % kConsumers == c.group) {
-      if (pushes(w)) find_targets(x, s, c, w);
-      // Parity alone can't tell stage fill n from n + 2, hence the turns. The first is free.
-      const int32_t turns{idx / kConsumers + 1 - c.group};
-      if (idx > 0) ptx::barrier_wait(&s.turn[c.group], static_cast<uint32_t>(turns) & 1U);
-      if (c.thread == 0) clock.lap(cuda::RoleTime::kConsumerTurn);
-      if (w.kind == Work::kIdle) {
-        drain(s, c, w, StageCursor{begin});
-      } else {
-        run(c, w, StageCursor{begin}, &clock);
-      }
-      // The results have async-proxy readers (TMA), hence the fence in every thread.
-      ptx::fence_proxy_async();
-      if (c.thread == 0) {
-        clock.lap(w.kind == static_cast<int32_t>(Kind::kCombine)
-                      ? cuda::RoleTime::kConsumerCombine
-                      : cuda::RoleTime::kConsumerEpilogue);
-      }
-      __syncwarp();
-      if (c.lane == 0) tell_stored(s, idx);
+    __syncwarp();  // all lanes know where they are
+    if (c.lane == 0) progress() = {at.idx + 1, (at.fills + w.k_blocks) % (2 * kStages)};
+    const bool own{at.idx % kConsumers == c.group};
+    if (own) run_entry(x, s, c, w, at, &clock, run);
+    __syncwarp();
+    const Consumer after{s};
+    const int32_t idx{progress().idx - 1};
+    if (after.lane != 0) continue;
+    if (idx % kConsumers == after.group) {
+      tell_stored(s, idx);
     } else {
-      __syncwarp();
-      if (c.lane == 0) release_entry(s, idx);
+      release_entry(s, idx);
     }
   }
 }

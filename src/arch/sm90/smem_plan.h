@@ -40,6 +40,12 @@ struct Pick {
 };
 constexpr int32_t kPicks{2};
 
+/// Where a consumer warp is. In shared memory: a register would be spilled around each task.
+struct Progress {
+  int32_t idx;    // queue entry
+  int32_t fills;  // of stages before it, modulo 2 * kStages
+};
+
 struct alignas(1024) WorkerSmem {
   uint8_t stages[kStages][kStageBytes];
   uint8_t staging[kConsumers * 4][kStagingBytes];
@@ -51,6 +57,7 @@ struct alignas(1024) WorkerSmem {
   cuda::MoveSlots movers[kProducerWarps];
   RowSource targets[kConsumers * 4][FixedTile::rows / 4];  // where the rows of a warp go
   int32_t starts[kStartWords];                             // tile_start, then rows of each expert
+  Progress progress[kConsumers * 4];
   uint64_t full[kStages];
   uint64_t empty[kStages];
   uint64_t turn[kConsumers];
