@@ -66,6 +66,17 @@ void enter() {
   swapcontext(&f.context, &machine->main);
 }
 
+void prepare(Fiber& f) {
+  f.stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (f.stack == MAP_FAILED) throw std::runtime_error{"emulator: no memory for stacks"};
+  getcontext(&f.context);
+  f.context.uc_stack.ss_sp = f.stack;
+  f.context.uc_stack.ss_size = kStackBytes;
+  f.context.uc_link = nullptr;
+  makecontext(&f.context, enter, 0);
+}
+
 void make_fibers(const Launch& l) {
   Machine& m{*machine};
   const size_t first{m.blocks.size()};
@@ -88,14 +99,7 @@ void make_fibers(const Launch& l) {
       f->thread = t;
       f->warp = m.warps.back().get();
       f->body = &l.body;
-      f->stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (f->stack == MAP_FAILED) throw std::runtime_error{"emulator: no memory for stacks"};
-      getcontext(&f->context);
-      f->context.uc_stack.ss_sp = f->stack;
-      f->context.uc_stack.ss_size = kStackBytes;
-      f->context.uc_link = nullptr;
-      makecontext(&f->context, enter, 0);
+      prepare(*f);
       m.fibers.push_back(std::move(f));
     }
   }
