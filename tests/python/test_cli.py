@@ -122,7 +122,7 @@ def test_demo_trains_plots_writes_and_proves(tmp_path):
     assert result["hashes"].keys() == names and result["ranks"] == [1, 2, 4]
     for hashes in result["hashes"].values():
         assert len(hashes) == 3 and len(set(hashes)) == 1
-    assert result["shared_error_shares"].keys() == {
+    assert result["shared_errors"].keys() == {
         f"block 1 {name}" for name in testing.PER_RANK_SUMS
     }
 
