@@ -128,11 +128,7 @@ __device__ inline bool wait_dispatch(const Context<P>& x, const Task& t, const R
     wanted = target;
     waits = true;
   });
-  const bool ok{!waits ||
-                arrived(x, Waiter{Line::kMove, t.kind, t.row, t.col}, mine, wanted, true)};
-  const bool all{__all_sync(kFullWarp, ok) != 0};
-  __syncwarp();  // what one lane acquired, all may rely on
-  return all;
+  return all_arrived(x, Waiter{Line::kMove, t.kind, t.row, t.col}, waits, mine, wanted, true);
 }
 
 template <class P>

@@ -180,6 +180,16 @@ constexpr int32_t kLanes{32};
 
 __device__ inline int32_t lane_id() { return static_cast<int32_t>(threadIdx.x) % kLanes; }
 
+/// The same for a warp whose lanes look at a counter each, or at none (`waits` false).
+template <class P>
+__device__ inline bool all_arrived(const Context<P>& x, const Waiter& w, bool waits,
+                                   const CounterRef& c, int32_t wanted, bool blocks) {
+  const bool ok{!waits || arrived(x, w, c, wanted, blocks)};
+  const bool all{__all_sync(kFullWarp, ok) != 0};
+  __syncwarp();  // what one lane acquired, all may rely on
+  return all;
+}
+
 /// The waits of one or two tasks of one kind, a lane of the warp each, side by side (half a warp
 /// for each task); true if all hold. Except that arrivals of a combine task count only once its
 /// stage flag was seen, which comes first: until then the counter may hold those of the launch
@@ -205,10 +215,7 @@ __device__ inline bool check_waits(const Context<P>& x, Line line, const Task& t
       wanted = target;
       waits = true;
     });
-    const bool ok{!waits || arrived(x, w, mine, wanted, blocks)};
-    const bool all{__all_sync(kFullWarp, ok) != 0};
-    __syncwarp();  // what one lane acquired, all may rely on
-    if (!all) return false;
+    if (!all_arrived(x, w, waits, mine, wanted, blocks)) return false;
     first += kHalf;
     if (__any_sync(kFullWarp, n > first / kHalf * kHalf) != 0) continue;
     if (!flags) return true;

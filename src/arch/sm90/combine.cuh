@@ -33,7 +33,7 @@ template <class P>
 __device__ inline float shared_scale(const Context<P>& x, int32_t token) {
   const auto& p{x.plan};
   if (p.backward || !p.dims.score) return 1.0F;
-  return cuda::sigmoid(x.launch.template saved_region<float>(x.launch.saved_layout.score)[token]);
+  return sigma_of(x, token);
 }
 
 constexpr int32_t kSumVectors{kMostSumCols / 8 / kGroupThreads};  // of a thread

@@ -95,7 +95,7 @@ __device__ inline void run_forward_products(const Context<P>& x, WorkerSmem& s, 
                                             cuda::RoleClock* clock) {
   float d0[64];
   float d1[64];
-  const bool two_halves{w.rows > 64};
+  const bool two_halves{w.rows > kHalfTile};
   if (two_halves) {
     main_loop<Feed::kForward, true>(s, c, begin, w.k_blocks, false, d0, d1);
   } else {

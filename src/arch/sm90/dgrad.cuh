@@ -11,8 +11,6 @@
 
 namespace monomoe::sm90 {
 
-constexpr int32_t kPreactVectors{4};  // of 16 bytes a thread, for gate or up of a 64 x 64 block
-
 /// First vector of the pre-activations of a task's first 64 rows, of the thread.
 template <class P>
 __device__ inline uint4* preact_rows(const Context<P>& x, const Consumer& c, const Work& w) {
@@ -32,11 +30,6 @@ __device__ inline uint4* preact_rows(const Context<P>& x, const Consumer& c, con
     row = int64_t{w.task.row} * p.tile.rows;
   }
   return base + preact_elements(row, inter) / 8 + c.thread;
-}
-
-/// Offset from there to block `block` of 64 columns of 64 rows; gate first, up behind it.
-__device__ __forceinline__ int64_t preact_block(int32_t half, int32_t blocks, int32_t block) {
-  return (int64_t{half} * blocks + block) * 2 * kPreactVectors * kGroupThreads;
 }
 
 /// gate_up computed again: gate, up -> bf16, kept. 64 rows of the tile.
@@ -79,7 +72,7 @@ __device__ __forceinline__ float row_weight(const Context<P>& x, const Work& w, 
   const int64_t at{w.out_row + row};
   if (w.task.kind == Kind::kDgradDown) return __ldcg(l.region<float>(Region::kWeightRing) + at);
   if (!x.plan.dims.score) return 1.0F;
-  return cuda::sigmoid(l.saved_region<float>(l.saved_layout.score)[at]);
+  return sigma_of(x, at);
 }
 
 /// Where the partial router gradients of a row lie: one a column tile.

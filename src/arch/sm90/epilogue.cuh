@@ -85,6 +85,20 @@ __device__ __forceinline__ void store_rows(const Consumer& c, const uint32_t (&v
   }
 }
 
+/// The gate of the shared expert's output of a token.
+template <class P>
+__device__ inline float sigma_of(const Context<P>& x, int64_t token) {
+  return cuda::sigmoid(x.launch.template saved_region<float>(x.launch.saved_layout.score)[token]);
+}
+
+constexpr int32_t kPreactVectors{4};  // of 16 bytes a thread, for gate or up of a 64 x 64 block
+
+/// Offset of a thread's vectors of block `block` of 64 columns, in those of a tile; gate first, up
+/// kPreactVectors * kGroupThreads behind it.
+__device__ __forceinline__ int64_t preact_block(int32_t half, int32_t blocks, int32_t block) {
+  return (int64_t{half} * blocks + block) * 2 * kPreactVectors * kGroupThreads;
+}
+
 /// Where gate_up's results go; the routed and the shared expert differ only here.
 struct GateUpOut {
   Bf16* act;      // first row of the tile
@@ -127,10 +141,10 @@ __device__ __forceinline__ void gate_up_half(const Context<P>& x, const Consumer
   };
   const int32_t n{w.task.col};
   const int32_t blocks{ceil_div(o.inter, kPreactBlock)};
-  uint4* const kept{o.preact + (int64_t{half} * blocks + n) * 2 * 4 * kGroupThreads + c.thread};
+  uint4* const kept{o.preact + preact_block(half, blocks, n) + c.thread};
   uint32_t a[16];
 #pragma unroll
-  for (int32_t q = 0; q < 4; ++q) {
+  for (int32_t q = 0; q < kPreactVectors; ++q) {
     uint32_t gate[4];
     uint32_t up[4];
 #pragma unroll
@@ -143,7 +157,7 @@ __device__ __forceinline__ void gate_up_half(const Context<P>& x, const Consumer
     }
     if (o.preact == nullptr) continue;
     __stcs(kept + q * kGroupThreads, make_uint4(gate[0], gate[1], gate[2], gate[3]));
-    __stcs(kept + (4 + q) * kGroupThreads, make_uint4(up[0], up[1], up[2], up[3]));
+    __stcs(kept + (kPreactVectors + q) * kGroupThreads, make_uint4(up[0], up[1], up[2], up[3]));
   }
   const int32_t row0{half * 64 + c.warp * 16};
   const int32_t col0{n * 64};

@@ -170,7 +170,7 @@ __device__ inline void load_forward(const Context<P>& x, WorkerSmem& s, const Wo
                                     StageCursor& at, HandOn& hand_on) {
   const cuda::Launch& l{x.launch};
   const auto block = static_cast<int32_t>(ptx::cluster_rank());
-  const bool two_halves{w.rows > 64};
+  const bool two_halves{w.rows > kHalfTile};
   const bool one_b{w.b_map0 == w.b_map1};  // 128 consecutive rows of one weight
   const bool loads_a{kShare != Share::kA || two_halves || block == 0};
   const bool loads_b1{kShare != Share::kB && !one_b};

@@ -22,13 +22,16 @@ namespace monomoe::sm90 {
 
 using cuda::Context;
 
-/// Entry `idx` of all that are handed on lies at idx mod kQueue.
-struct QueuePosition {
+/// The n-th of all that go through a ring of kSize places: its place and the phase of its barriers.
+template <int32_t kSize>
+struct RingPosition {
   int32_t slot;
   uint32_t phase;
-  __device__ explicit QueuePosition(int32_t idx)
-      : slot{idx % kQueue}, phase{static_cast<uint32_t>(idx / kQueue) & 1U} {}
+  __device__ explicit RingPosition(int32_t n)
+      : slot{n % kSize}, phase{static_cast<uint32_t>(n / kSize) & 1U} {}
 };
+using QueuePosition = RingPosition<kQueue>;
+using PickPosition = RingPosition<kPicks>;
 
 /// For the scheduler: an entry that both blocks are done with.
 __device__ inline Work* begin_entry(WorkerSmem& s, int32_t idx) {
@@ -179,28 +182,29 @@ __device__ inline void picker_role(const Context<P>& x, WorkerSmem& s) {
       s.pick.work[0].share = share;
       s.pick.work[1].share = share;
     }
-    const int32_t slot{n % kPicks};
-    ptx::barrier_wait(&s.pick_empty[slot], (static_cast<uint32_t>(n / kPicks) & 1U) ^ 1U);
+    const PickPosition at{n};
+    ptx::barrier_wait(&s.pick_empty[at.slot], at.phase ^ 1U);
     __syncwarp();
-    copy_to_peer(s.pick, &s.picks[slot]);
+    copy_to_peer(s.pick, &s.picks[at.slot]);
     if (first) {
-      ptx::barrier_arrive_cluster(ptx::cluster_address(&s.pick_full[slot], kLeader));
+      ptx::barrier_arrive_cluster(ptx::cluster_address(&s.pick_full[at.slot], kLeader));
     }
     if (s.pick.step == Step::kEnd) return;
     __syncwarp();  // all have read the step
   }
 }
 
-/// What the picker found; `done` gives the place back.
+/// What the picker found; `release_pick` gives the place back.
 __device__ inline const Pick& wait_pick(WorkerSmem& s, int32_t n) {
-  const int32_t slot{n % kPicks};
-  ptx::barrier_wait_cluster(&s.pick_full[slot], static_cast<uint32_t>(n / kPicks) & 1U);
-  return s.picks[slot];
+  const PickPosition at{n};
+  ptx::barrier_wait_cluster(&s.pick_full[at.slot], at.phase);
+  return s.picks[at.slot];
 }
 __device__ inline void release_pick(WorkerSmem& s, int32_t n) {
   __syncwarp();
   if (cuda::lane_id() != 0) return;
-  ptx::barrier_arrive_remote(ptx::cluster_address(&s.pick_empty[n % kPicks], 1 - kLeader));
+  ptx::barrier_arrive_remote(
+      ptx::cluster_address(&s.pick_empty[PickPosition{n}.slot], 1 - kLeader));
 }
 
 /// Hands the entries on to both blocks.

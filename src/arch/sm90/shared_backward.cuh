@@ -14,7 +14,7 @@ __device__ inline void shared_dscore(const Context<P>& x, const Consumer& c, con
   if (c.thread >= w.rows) return;
   const int64_t token{w.out_row + c.thread};
   const float sum{sum_partials(partials_of(x, w, c.thread), x.plan.shared_inter_tiles())};
-  const float sigma{cuda::sigmoid(l.saved_region<float>(l.saved_layout.score)[token])};
+  const float sigma{sigma_of(x, token)};
   l.region<float>(Region::kDscore)[token] = sigma * (1.0F - sigma) * sum;
 }
 
