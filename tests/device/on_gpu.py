@@ -71,5 +71,23 @@ def of_one_rank(case: Case) -> torch.Tensor:
         return problem_of(case).run(group)
 
 
+def replays_with_new_ids(group, ids: torch.Tensor, step):
+    """Captures `step` as a graph; its outputs after each replay with ids filled anew, beside those
+    of a plain call."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for fill in (None, 0, 3, -1):
+        if fill is not None:
+            ids.fill_(fill)
+        graph.replay()
+        torch.cuda.synchronize()
+        group.check()
+        yield captured, step()
+
+
 def assert_same(y: torch.Tensor, wanted: torch.Tensor) -> None:
     testing.assert_same_bits({"y": y}, {"y": wanted})

@@ -65,12 +65,7 @@ struct Prepared {
   }
 
   void forward_to(Group& g) {
-    ForwardArgs a;
-    a.x = p.x_tensor();
-    a.topk_weights = p.weight_tensor();
-    a.weights = p.weights();
-    a.schedule = step.schedule;
-    a.config = step.config;
+    ForwardArgs a{forward_inputs(p, step)};
     a.y = contiguous(got.y.data(), DType::kBf16, kCase.tokens, kCase.hidden);
     a.saved = contiguous(step.saved.data(), DType::kU8, step.saved.size());
     g_left.store(std::exchange(fails_at, -1));
@@ -78,14 +73,7 @@ struct Prepared {
   }
 
   void backward_to(Group& g) {
-    BackwardArgs a;
-    a.dy = p.dy_tensor();
-    a.x = p.x_tensor();
-    a.topk_weights = p.weight_tensor();
-    a.weights = p.weights();
-    a.schedule = step.schedule;
-    a.config = step.config;
-    a.saved = contiguous(step.saved.data(), DType::kU8, step.saved.size());
+    BackwardArgs a{backward_inputs(p, step)};
     a.dx = contiguous(got.dx.data(), DType::kBf16, kCase.tokens, kCase.hidden);
     g_left.store(std::exchange(fails_at, -1));
     backward(g, a);

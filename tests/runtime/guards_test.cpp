@@ -289,14 +289,7 @@ TEST(AbsentOutputs, LeaveTheOthersAsTheyAre) {
   Results all;
   Step s{start(p, *group, {}, &all.y)};
   finish(p, *group, s, &all);
-  BackwardArgs a;
-  a.dy = p.dy_tensor();
-  a.x = p.x_tensor();
-  a.topk_weights = p.weight_tensor();
-  a.weights = p.weights();
-  a.schedule = s.schedule;
-  a.config = s.config;
-  a.saved = contiguous(s.saved.data(), DType::kU8, s.saved.size());
+  BackwardArgs a{backward_inputs(p, s)};
   backward(*group, a);  // nothing is asked for: nothing is written, and no peer is kept waiting
   Guarded dx{DType::kBf16, {p.c.tokens, p.c.hidden}};
   a.dx = dx.tensor();

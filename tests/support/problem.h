@@ -150,6 +150,32 @@ struct Step {
   Config config;
 };
 
+/// What forward reads.
+inline ForwardArgs forward_inputs(Problem& p, const Step& s) {
+  ForwardArgs a;
+  a.x = p.x_tensor();
+  a.topk_weights = p.weight_tensor();
+  a.weights = p.weights();
+  a.schedule = s.schedule;
+  a.config = s.config;
+  a.swiglu_limit = p.c.limit;
+  return a;
+}
+
+/// What backward reads.
+inline BackwardArgs backward_inputs(Problem& p, Step& s) {
+  BackwardArgs a;
+  a.dy = p.dy_tensor();
+  a.x = p.x_tensor();
+  a.topk_weights = p.weight_tensor();
+  a.weights = p.weights();
+  a.schedule = s.schedule;
+  a.config = s.config;
+  a.swiglu_limit = p.c.limit;
+  a.saved = p.tensor(s.saved.data(), DType::kU8, s.saved.size());
+  return a;
+}
+
 inline Step start(Problem& p, Group& g, const Config& config, Buffer<Bf16>* y,
                   std::vector<int64_t> tokens_per_rank = {}, uint8_t fill = 0xFF) {
   Step s;
@@ -169,13 +195,7 @@ inline Step start(Problem& p, Group& g, const Config& config, Buffer<Bf16>* y,
   s.saved.fill(fill);
   *y = Buffer<Bf16>{c.tokens * c.hidden};
   y->fill(fill);
-  ForwardArgs a;
-  a.x = p.x_tensor();
-  a.topk_weights = p.weight_tensor();
-  a.weights = p.weights();
-  a.schedule = s.schedule;
-  a.config = s.config;
-  a.swiglu_limit = c.limit;
+  ForwardArgs a{forward_inputs(p, s)};
   a.y = p.tensor(y->data(), DType::kBf16, c.tokens, c.hidden);
   a.saved = p.tensor(s.saved.data(), DType::kU8, s.saved.size());
   forward(g, a);
@@ -196,15 +216,7 @@ inline void finish(Problem& p, Group& g, Step& s, Results* r, uint8_t fill = 0xF
   r->dx.fill(fill);
   r->dtopk_weights = Buffer<float>{c.tokens * c.top_k};
   r->dtopk_weights.fill(fill);
-  BackwardArgs a;
-  a.dy = p.dy_tensor();
-  a.x = p.x_tensor();
-  a.topk_weights = p.weight_tensor();
-  a.weights = p.weights();
-  a.schedule = s.schedule;
-  a.config = s.config;
-  a.swiglu_limit = c.limit;
-  a.saved = p.tensor(s.saved.data(), DType::kU8, s.saved.size());
+  BackwardArgs a{backward_inputs(p, s)};
   a.dx = p.tensor(r->dx.data(), DType::kBf16, c.tokens, c.hidden);
   a.dtopk_weights = p.tensor(r->dtopk_weights.data(), DType::kF32, c.tokens, c.top_k);
   a.grads.gate = grad(&r->gate, c.experts, c.inter, c.hidden);
