@@ -4,9 +4,6 @@ tools/device_test.sh."""
 
 import dataclasses
 import functools
-import os
-
-os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 import pytest
 import torch
