@@ -136,6 +136,7 @@ __device__ void renew_flags(const cuda::RankState& state, uint32_t epoch) {
 /// The last block to leave ends the epoch; after a fault it makes the outputs useless.
 template <class P>
 __device__ void end_worker(const Context<P>& x, WorkerSmem& s) {
+  __syncwarp();
   ptx::cluster_sync();  // nobody arrives at barriers of a block that has left
   if (threadIdx.x == 0) {
     __threadfence();
@@ -166,7 +167,7 @@ __device__ __forceinline__ void run_worker(const cuda::Launch& launch) {
       cuda::mover_loop(x, moves ? cuda::RowPipe{&s.movers[warp], s.stages[warp], kWideMoveBytes}
                                 : cuda::RowPipe{&s.movers[warp], s.moves[0], kMoveBytes});
     } else if (warp == kLoaderWarp) {
-      if (ptx::elect_one()) loader_role(x, s);
+      ptx::by_one_lane([&] { loader_role(x, s); });
     } else if (warp == kSchedulerWarp) {
       if (ptx::cluster_rank() == kLeader) {
         scheduler_role(x, s);
