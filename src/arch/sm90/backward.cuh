@@ -31,13 +31,13 @@ __device__ __forceinline__ void multiply(WorkerSmem& s, const Consumer& c, const
       start(d0, 0);
       start(d1, 1);
     }
-    main_loop<kFeed, true>(s, c, begin, w.k_blocks, kStarts, d0, d1);
+    main_loop<kFeed, true>(s, c, begin, w.k_blocks - w.k_behind, kStarts, d0, d1);
     lap();
     half(d0, 0);
     half(d1, 1);
   } else {
     if constexpr (kStarts) start(d0, 0);
-    main_loop<kFeed, false>(s, c, begin, w.k_blocks, kStarts, d0, d1);
+    main_loop<kFeed, false>(s, c, begin, w.k_blocks - w.k_behind, kStarts, d0, d1);
     lap();
     half(d0, 0);
   }
@@ -72,6 +72,16 @@ __device__ __forceinline__ void run_wgrad(const Context<P>& x, WorkerSmem& s, co
   for (int32_t half = 0; half * kHalfTile < w.rows; ++half) store(zero, half);
 }
 
+/// The warpgroup is done with a stage behind its products.
+__device__ __forceinline__ void leave_stage(WorkerSmem& s, const Consumer& c, StageCursor* at) {
+  c.sync();
+  if (c.thread == 0) {
+    ptx::barrier_wait(&s.full[at->stage], at->phase);  // nothing came, nobody waited
+    release_stage(s, at->stage);
+  }
+  at->next();
+}
+
 /// A task with products.
 template <class P>
 __device__ __forceinline__ void run_products(const Context<P>& x, WorkerSmem& s, const Consumer& c,
@@ -80,7 +90,7 @@ __device__ __forceinline__ void run_products(const Context<P>& x, WorkerSmem& s,
   switch (w.task.kind) {
     case Kind::kGateUp:
     case Kind::kSharedGateUp: {
-      uint4* const to{preact_rows(x, c, w)};
+      uint4* const to{preact_rows(x, w) + c.thread};
       const int32_t inter{w.task.kind == Kind::kGateUp ? x.plan.dims.inter : x.plan.dims.shared};
       multiply<Feed::kForward>(s, c, w, begin, clock, [&](const float(&d)[64], int32_t half) {
         recompute_half<P>(w, to, inter, d, half);
@@ -89,10 +99,14 @@ __device__ __forceinline__ void run_products(const Context<P>& x, WorkerSmem& s,
     }
     case Kind::kDgradDown:
     case Kind::kSharedDgradDown: {
-      const DgradOut out{dgrad_out(x, c, w)};
+      const DgradOut out{dgrad_out(x, w)};
+      StageCursor at{begin.after(w.k_blocks - w.k_behind)};
       multiply<Feed::kDgrad>(s, c, w, begin, clock, [&](const float(&d)[64], int32_t half) {
-        dgrad_down_half(x, c, w, out, d, half);
+        ptx::barrier_wait(&s.full[at.stage], at.phase);
+        dgrad_down_half(x, c, w, out, d, half, s.stages[at.stage]);
+        leave_stage(s, c, &at);
       });
+      if (w.rows <= kHalfTile) leave_stage(s, c, &at);
       break;
     }
     case Kind::kDgradGateUp:

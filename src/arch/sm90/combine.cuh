@@ -14,18 +14,19 @@
 
 namespace monomoe::sm90 {
 
-/// What a warp needs of a token's slots, lane k for slot first + k.
+/// What a warp needs of a token's slots, lane k for slot first + k: as loaded, since whoever looks at
+/// an id waits for it.
 struct SlotScale {
-  bool routed;
+  int32_t id;
   float scale;
 };
 
 template <class P>
 __device__ inline SlotScale load_scale(const Context<P>& x, int32_t token, int32_t k) {
   const auto& p{x.plan};
-  const bool routed{k < p.dims.top_k && p.tables.ids[int64_t{token} * p.dims.top_k + k] >= 0};
-  if (!routed) return {false, 0.0F};
-  return {true, p.backward ? 1.0F : x.launch.topk_weights.at(token, k)};
+  const int32_t slot{min_of(k, p.dims.top_k - 1)};
+  const int32_t id{p.tables.ids[int64_t{token} * p.dims.top_k + slot]};
+  return {k < p.dims.top_k ? id : -1, p.backward ? 1.0F : x.launch.topk_weights.at(token, slot)};
 }
 
 /// Scale of the shared expert's row.
@@ -39,35 +40,30 @@ __device__ inline float shared_scale(const Context<P>& x, int32_t token) {
 constexpr int32_t kSumVectors{kMostSumCols / 8 / kGroupThreads};  // of a thread
 using SumAcc = cuda::Eight[kSumVectors];
 
-/// Adds up to 32 rows of a stage, row i scaled by lane i of `mine`. Rows of -1 slots are never
-/// looked at. Four rows are in flight.
+/// Adds up to 32 rows of a stage, row i scaled by lane i of `mine`. Rows of -1 slots are never looked
+/// at. Four rows are in flight. (A thread whose columns don't exist adds others up, for nobody.)
 __device__ __forceinline__ void add_rows(uint32_t stage, int32_t rows, int32_t cols,
                                          const SlotScale& mine, int32_t thread, SumAcc& acc) {
   constexpr int32_t kInFlight{4};
-  const uint32_t routed{__ballot_sync(cuda::kFullWarp, mine.routed)};
+  const uint32_t routed{__ballot_sync(cuda::kFullWarp, mine.id >= 0)};
+  const uint32_t own{stage + static_cast<uint32_t>(thread * 16)};
+  MONOMOE_ROLLED
   for (int32_t first{0}; first < rows; first += kInFlight) {
     uint4 row[kInFlight][kSumVectors];
 #pragma unroll
     for (int32_t i = 0; i < kInFlight; ++i) {
-      const bool is_there{first + i < rows && ((routed >> (first + i)) & 1U) != 0};
+      const uint32_t from{own + static_cast<uint32_t>(min_of(first + i, rows - 1) * cols * 2)};
 #pragma unroll
       for (int32_t v = 0; v < kSumVectors; ++v) {
-        const int32_t col{(thread + v * kGroupThreads) * 8};
-        row[i][v] = make_uint4(0, 0, 0, 0);
-        if (is_there && col < cols) {
-          row[i][v] =
-              ptx::load_shared_16(stage + static_cast<uint32_t>(((first + i) * cols + col) * 2));
-        }
+        row[i][v] = ptx::load_shared_16(from + static_cast<uint32_t>(v * kGroupThreads * 16));
       }
     }
 #pragma unroll
     for (int32_t i = 0; i < kInFlight; ++i) {
-      const float scale{__shfl_sync(cuda::kFullWarp, mine.routed ? mine.scale : 0.0F,
-                                    (first + i) % cuda::kLanes)};
+      if (first + i >= rows || ((routed >> (first + i)) & 1U) == 0) continue;
+      const float scale{__shfl_sync(cuda::kFullWarp, mine.scale, first + i)};
 #pragma unroll
-      for (int32_t v = 0; v < kSumVectors; ++v) {
-        if (first + i < rows) cuda::add_scaled(&acc[v], scale, row[i][v]);
-      }
+      for (int32_t v = 0; v < kSumVectors; ++v) cuda::add_scaled(&acc[v], scale, row[i][v]);
     }
   }
 }
@@ -130,7 +126,7 @@ __device__ inline void combine(const Context<P>& x, WorkerSmem& s, const Consume
                    cols, mine, c.thread, acc);
         }
         if (shape.has_shared(range)) {
-          const SlotScale shared{true, shared_scale(x, token)};
+          const SlotScale shared{0, shared_scale(x, token)};
           add_rows(stage + static_cast<uint32_t>(rows * cols * 2), 1, cols, shared, c.thread, acc);
         }
         c.sync();

@@ -39,7 +39,9 @@ __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, Stag
                                           float (&d1)[64]) {
   using M = Majors<kFeed>;
   int32_t previous{0};
-  for (int32_t k{0}; k < k_blocks; ++k) {
+  int32_t k{0};
+#pragma unroll 1
+  do {
     ptx::barrier_wait(&s.full[at.stage], at.phase);
     const uint8_t* const from{s.stages[at.stage]};
     const uint64_t a{M::a(from)};
@@ -61,7 +63,7 @@ __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, Stag
     }
     previous = at.stage;
     at.next();
-  }
+  } while (++k < k_blocks);
   // The products of the last stage may still run: its stage is released after the wait.
   if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
   ptx::mma_wait<0>();

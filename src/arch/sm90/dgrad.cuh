@@ -11,27 +11,6 @@
 
 namespace monomoe::sm90 {
 
-/// First vector of the pre-activations of a task's first 64 rows, of the thread.
-template <class P>
-__device__ inline uint4* preact_rows(const Context<P>& x, const Consumer& c, const Work& w) {
-  const cuda::Launch& l{x.launch};
-  const auto& p{x.plan};
-  int32_t inter{p.dims.inter};
-  int64_t row{w.out_row};
-  uint4* base{nullptr};
-  if (detail::is_shared(w.task.kind)) {
-    inter = p.dims.shared;
-    base = p.knobs.save_shared ? l.saved_region<uint4>(l.saved_layout.shared_preact)
-                               : l.region<uint4>(Region::kSharedPreact);
-  } else if (p.recomputed(w.task.row)) {
-    base = l.region<uint4>(Region::kPreactRing);
-  } else {
-    base = l.saved_region<uint4>(l.saved_layout.preact);
-    row = int64_t{w.task.row} * p.tile.rows;
-  }
-  return base + preact_elements(row, inter) / 8 + c.thread;
-}
-
 /// gate_up computed again: gate, up -> bf16, kept. 64 rows of the tile.
 template <class P>
 __device__ __forceinline__ void recompute_half(const Work& w, uint4* preact, int32_t inter,
@@ -47,19 +26,17 @@ __device__ __forceinline__ void recompute_half(const Work& w, uint4* preact, int
 
 /// Where the results of dgrad_down go; the routed and the shared expert differ only here.
 struct DgradOut {
-  const uint4* preact;  // preact_rows
   Bf16* grad;           // [rows, 2, inter], first row of the tile
   Bf16* act;            // [rows, inter]
   int32_t inter;
 };
 
 template <class P>
-__device__ inline DgradOut dgrad_out(const Context<P>& x, const Consumer& c, const Work& w) {
+__device__ inline DgradOut dgrad_out(const Context<P>& x, const Work& w) {
   const cuda::Launch& l{x.launch};
   const bool routed{w.task.kind == Kind::kDgradDown};
   const int32_t inter{routed ? x.plan.dims.inter : x.plan.dims.shared};
-  return {preact_rows(x, c, w),
-          l.region<Bf16>(routed ? Region::kGradRing : Region::kSharedGrad) + w.out_row * 2 * inter,
+  return {l.region<Bf16>(routed ? Region::kGradRing : Region::kSharedGrad) + w.out_row * 2 * inter,
           l.region<Bf16>(routed ? Region::kActRing : Region::kSharedAct) + w.out_row * inter,
           inter};
 }
@@ -140,10 +117,13 @@ struct StagedRows {
 struct Preact32 {
   uint4 gate[2], up[2];
 
-  __device__ __forceinline__ explicit Preact32(const uint4* from)
-      : gate{ptx::load_streaming_16(from), ptx::load_streaming_16(from + kGroupThreads)},
-        up{ptx::load_streaming_16(from + kPreactVectors * kGroupThreads),
-           ptx::load_streaming_16(from + (kPreactVectors + 1) * kGroupThreads)} {}
+  /// `at`: shared address.
+  __device__ __forceinline__ explicit Preact32(uint32_t at)
+      : gate{ptx::load_shared_16(at), ptx::load_shared_16(at + kVector)},
+        up{ptx::load_shared_16(at + kPreactVectors * kVector),
+           ptx::load_shared_16(at + (kPreactVectors + 1) * kVector)} {}
+
+  static constexpr uint32_t kVector{kGroupThreads * 16};
 
   __device__ __forceinline__ uint32_t word(const uint4 (&v)[2], int32_t i) const {
     const uint4& q{v[i / 4]};
@@ -151,28 +131,46 @@ struct Preact32 {
   }
 };
 
-/// dA' -> dgate, dup, w * a and the partial router gradients. 64 rows of the tile, 32 columns at a
-/// time: what 64 columns need does not fit into registers beside the sums.
+template <int32_t kFirst>
+__device__ __forceinline__ void copy_sums(const float (&d)[64], float (&to)[16]) {
+#pragma unroll
+  for (int32_t i = 0; i < 16; ++i) to[i] = d[kFirst + i];
+}
+/// Sums [16 * sixteen, + 16): registers can't be counted through.
+__device__ __forceinline__ void pick_sums(const float (&d)[64], int32_t sixteen, float (&to)[16]) {
+  switch (sixteen) {
+    case 0:
+      return copy_sums<0>(d, to);
+    case 1:
+      return copy_sums<16>(d, to);
+    case 2:
+      return copy_sums<32>(d, to);
+    default:
+      return copy_sums<48>(d, to);
+  }
+}
+
+/// dA' -> dgate, dup, w * a and the partial router gradients, with the pre-activations that the
+/// loader brought to a stage. 64 rows of the tile, 32 columns at a time: what 64 columns need does not fit into registers beside the sums. One piece of code for
+/// all: unrolled it was 112 KiB, and most of its time went into fetching instructions (docs/notes).
 template <class P>
 __device__ __forceinline__ void dgrad_down_half(const Context<P>& x, const Consumer& c,
                                                 const Work& w, const DgradOut& o,
-                                                const float (&d)[64], int32_t half) {
+                                                const float (&d)[64], int32_t half,
+                                                const uint8_t* preact) {
   const FastClamp clamp{x.launch.clamp.limit};
   const int32_t blocks{ceil_div(o.inter, kPreactBlock)};
   const int32_t own_row{half * 64 + c.warp * 16 + c.lane / 4};
   const float weight[2]{row_weight(x, w, own_row), row_weight(x, w, own_row + 8)};
   float partial[2]{};
-  // Loads are one part ahead; behind the last block they bring it once more.
-  const auto load = [&](int32_t part) {
-    const int32_t block{min_of(w.task.col * 2 + part / 2, blocks - 1)};
-    return Preact32{o.preact + preact_block(half, blocks, block) + part % 2 * 2 * kGroupThreads};
-  };
-  Preact32 next{load(0)};
-#pragma unroll
-  for (int32_t part = 0; part < 4; ++part) {
+  const uint32_t own_preact{ptx::smem_address(preact) + static_cast<uint32_t>(c.thread * 16)};
+#pragma unroll 1
+  for (int32_t part{0}; part < 4; ++part) {
     if (w.task.col * 2 + part / 2 >= blocks) break;
-    const Preact32 in{next};
-    if (part + 1 < 4) next = load(part + 1);
+    float sums[16];
+    pick_sums(d, part, sums);
+    const int32_t vectors{part / 2 * 2 * kPreactVectors + part % 2 * 2};
+    const Preact32 in{own_preact + static_cast<uint32_t>(vectors) * Preact32::kVector};
     uint32_t act[2][4];
     __syncwarp();
 #pragma unroll
@@ -185,8 +183,8 @@ __device__ __forceinline__ void dgrad_down_half(const Context<P>& x, const Consu
         const uint32_t g{in.word(in.gate, i)};
         const uint32_t u{in.word(in.up, i)};
         const float wt{weight[i % 2]};
-        const float da0{d[part * 16 + 2 * i]};
-        const float da1{d[part * 16 + 2 * i + 1]};
+        const float da0{sums[2 * i]};
+        const float da1{sums[2 * i + 1]};
         const DgradValue v0{dgrad_value(clamp, cuda::low_half(g), cuda::low_half(u), wt * da0)};
         const DgradValue v1{dgrad_value(clamp, cuda::high_half(g), cuda::high_half(u), wt * da1)};
         const uint32_t a{pack_bf16(v0.act, v1.act)};

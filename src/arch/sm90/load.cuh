@@ -12,40 +12,61 @@
 
 namespace monomoe::sm90 {
 
+/// First vector of the pre-activations of a task's first 64 rows.
+template <class P>
+__device__ inline uint4* preact_rows(const Context<P>& x, const Work& w) {
+  const cuda::Launch& l{x.launch};
+  const auto& p{x.plan};
+  int32_t inter{p.dims.inter};
+  int64_t row{w.out_row};
+  uint4* base{nullptr};
+  if (detail::is_shared(w.task.kind)) {
+    inter = p.dims.shared;
+    base = p.knobs.save_shared ? l.saved_region<uint4>(l.saved_layout.shared_preact)
+                               : l.region<uint4>(Region::kSharedPreact);
+  } else if (p.recomputed(w.task.row)) {
+    base = l.region<uint4>(Region::kPreactRing);
+  } else {
+    base = l.saved_region<uint4>(l.saved_layout.preact);
+    row = int64_t{w.task.row} * p.tile.rows;
+  }
+  return base + preact_elements(row, inter) / 8;
+}
+
+/// Pre-activations of a tile of dgrad_down: of 64 rows one piece, one or two blocks of 64 columns.
+struct PreactTile {
+  const uint4* data;  // of the first 64 rows
+  int64_t half;       // from there to those of the other 64 rows
+  int32_t bytes;      // of a piece
+};
+constexpr int32_t kPreactBlockVectors{kPreactBlock * kPreactBlock * 2 / 8};  // gate and up
+
+template <class P>
+__device__ inline PreactTile preact_tile(const Context<P>& x, const Work& w) {
+  const int32_t inter{detail::is_shared(w.task.kind) ? x.plan.dims.shared : x.plan.dims.inter};
+  const int32_t blocks{ceil_div(inter, kPreactBlock)};
+  const int32_t first{w.task.col * (FixedTile::cols / kPreactBlock)};
+  const int32_t pieces{min_of(FixedTile::cols / kPreactBlock, blocks - first)};
+  return {preact_rows(x, w) + int64_t{first} * kPreactBlockVectors,
+          int64_t{blocks} * kPreactBlockVectors, pieces * kPreactBlockVectors * 16};
+}
+
 /// Fill `n` of the stages, counted modulo 2 * kStages: its stage and the phase of its barriers.
 struct StageCursor {
   int32_t stage;
   uint32_t phase;
   __device__ explicit StageCursor(int32_t n)
       : stage{n < kStages ? n : n - kStages}, phase{n < kStages ? 0U : 1U} {}
+  /// `n` fills later.
+  [[nodiscard]] __device__ StageCursor after(int32_t n) const {
+    return StageCursor{(stage + (phase != 0 ? kStages : 0) + n) % (2 * kStages)};
+  }
   __device__ void next() {
     if (++stage == kStages) {
       stage = 0;
       phase ^= 1U;
     }
   }
-};
-
-/// The picker takes its next ticket before the loader has issued all of a task: `kAhead` stages
-/// before, which is about what ticket, decoding, waits and handing on take (docs/notes).
-class HandOn {
- public:
-  static constexpr int32_t kAhead{24};
-
-  __device__ HandOn(WorkerSmem& s, int32_t begun, int32_t stages)
-      : s_{s}, begun_{begun}, left_{max_of(1, stages - kAhead)} {
-    if (stages == 0) tell();
-  }
-  __device__ void step() {
-    if (--left_ == 0) tell();
-  }
-
- private:
-  __device__ void tell() { *static_cast<volatile int32_t*>(&s_.begun) = begun_; }
-
-  WorkerSmem& s_;
-  int32_t begun_;
-  int32_t left_;
 };
 
 /// A box into one block, or into both.
@@ -66,19 +87,19 @@ __device__ __forceinline__ void load_half(WorkerSmem& s, int32_t stage, int32_t 
 template <Share kShare, class P>
 class StageSink {
  public:
-  __device__ StageSink(const Context<P>& x, WorkerSmem& s, StageCursor& at, HandOn& hand_on)
+  __device__ StageSink(const Context<P>& x, WorkerSmem& s, StageCursor& at, BegunStages& begun)
       : launch_{x.launch},
         s_{s},
         block_{static_cast<int32_t>(ptx::cluster_rank())},
         at_{at},
-        hand_on_{hand_on} {}
+        begun_{begun} {}
   /// Only A can be tall.
   __device__ const cuda::TensorMap* map(int32_t which, bool is_tall) {
     if (is_tall) is_tall_ = true;
     return is_tall && kShare != Share::kA ? &launch_.tall[which] : &launch_.maps[which];
   }
   __device__ void begin(int32_t halves) {
-    hand_on_.step();
+    begun_.step();
     ptx::barrier_wait(&s_.empty[at_.stage], at_.phase ^ 1U);
     ptx::barrier_expect(&s_.full[at_.stage], static_cast<uint32_t>(halves * kHalfBytes));
   }
@@ -99,47 +120,70 @@ class StageSink {
   int32_t block_;  // of the pair
   bool is_tall_{false};
   StageCursor& at_;
-  HandOn& hand_on_;
+  BegunStages& begun_;
 };
 
-template <Share kShare, class P>
-__device__ inline void load_backward(const Context<P>& x, WorkerSmem& s, const Work& w,
-                                     StageCursor& at, HandOn& hand_on) {
-  StageSink<kShare, P> sink{x, s, at, hand_on};
-  if (w.feed == Feed::kDgrad) {
-    walk_dgrad(w, sink);
-  } else {
-    walk_wgrad(w, sink);
-  }
-}
-
 /// A stage that nothing comes to.
-__device__ inline void fill_nothing(WorkerSmem& s, StageCursor& at, HandOn& hand_on) {
-  hand_on.step();
+__device__ inline void fill_nothing(WorkerSmem& s, StageCursor& at, BegunStages& begun) {
+  begun.step();
   ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
   ptx::barrier_arrive(&s.full[at.stage]);
   at.next();
+}
+
+/// Pre-activations of a tile, for dgrad_down's epilogue: a stage for each 64 rows.
+template <class P>
+__device__ inline void load_preact(const Context<P>& x, WorkerSmem& s, const Work& w,
+                                   StageCursor& at, BegunStages& begun) {
+  const PreactTile from{preact_tile(x, w)};
+  MONOMOE_ROLLED
+  for (int32_t half{0}; half < w.k_behind; ++half) {
+    if (half * kHalfTile >= w.rows) {
+      fill_nothing(s, at, begun);
+      continue;
+    }
+    begun.step();
+    ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
+    ptx::barrier_expect(&s.full[at.stage], static_cast<uint32_t>(from.bytes));
+    ptx::bulk_load(s.stages[at.stage], from.data + half * from.half,
+                   static_cast<uint32_t>(from.bytes), &s.full[at.stage]);
+    at.next();
+  }
+}
+
+template <Share kShare, class P>
+__device__ inline void load_backward(const Context<P>& x, WorkerSmem& s, const Work& w,
+                                     StageCursor& at, BegunStages& begun) {
+  StageSink<kShare, P> sink{x, s, at, begun};
+  if (w.feed == Feed::kDgrad) {
+    walk_dgrad(w, sink);
+    if (w.k_behind > 0) load_preact(x, s, w, at, begun);
+  } else {
+    walk_wgrad(w, sink);
+  }
 }
 
 /// The sums of a block of tokens: slots of one token lie behind each other, so whole rows are one
 /// copy.
 template <class P>
 __device__ inline void load_sums(const Context<P>& x, WorkerSmem& s, const Work& w, StageCursor& at,
-                                 HandOn& hand_on) {
+                                 BegunStages& begun) {
   const Dims& d{x.plan.dims};
   const SumShape shape{sum_shape(d)};
   const int32_t begin{w.task.row * x.plan.tile.sum_tokens};
   const int32_t end{begin + w.rows};
   const Bf16* const slots{x.launch.heaps[d.rank].slots};
   const Bf16* const shared{x.launch.template region<Bf16>(Region::kSharedOut)};
+  MONOMOE_ROLLED
   for (int32_t token{begin}; token < end; ++token) {
+    MONOMOE_ROLLED
     for (int32_t chunk{0}; chunk < shape.chunks; ++chunk) {
       const int32_t col{chunk * shape.cols};
       const int32_t cols{shape.cols_of(d, chunk)};
       for (int32_t range{0}; range < shape.ranges; ++range, at.next()) {
         const int32_t rows{shape.slots_of(d, range)};
         const int32_t all_rows{rows + (shape.has_shared(range) ? 1 : 0)};
-        hand_on.step();
+        begun.step();
         ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
         uint64_t* const full{&s.full[at.stage]};
         ptx::barrier_expect(full, static_cast<uint32_t>(all_rows * cols * 2));
@@ -147,6 +191,7 @@ __device__ inline void load_sums(const Context<P>& x, WorkerSmem& s, const Work&
         const Bf16* from{slots + (int64_t{token} * d.top_k + range * shape.slots) * d.hidden + col};
         const int32_t at_once{shape.chunks == 1 ? rows : 1};
         const int32_t bytes{at_once * cols * 2};
+        MONOMOE_ROLLED
         for (int32_t k{0}; k < rows; k += at_once) {
           ptx::bulk_load(to, from, static_cast<uint32_t>(bytes), full);
           to += bytes;
@@ -160,14 +205,15 @@ __device__ inline void load_sums(const Context<P>& x, WorkerSmem& s, const Work&
     }
   }
   const int32_t filled{w.rows * shape.chunks * shape.ranges};
-  for (int32_t i{filled}; i < w.k_blocks; ++i) fill_nothing(s, at, hand_on);
+  MONOMOE_ROLLED
+  for (int32_t i{filled}; i < w.k_blocks; ++i) fill_nothing(s, at, begun);
 }
 
 /// The k blocks of a forward task. A loop for each way to share: what a loop needs stays in
 /// registers.
 template <Share kShare, class P>
 __device__ inline void load_forward(const Context<P>& x, WorkerSmem& s, const Work& w,
-                                    StageCursor& at, HandOn& hand_on) {
+                                    StageCursor& at, BegunStages& begun) {
   const cuda::Launch& l{x.launch};
   const auto block = static_cast<int32_t>(ptx::cluster_rank());
   const bool two_halves{w.rows > kHalfTile};
@@ -187,8 +233,9 @@ __device__ inline void load_forward(const Context<P>& x, WorkerSmem& s, const Wo
   const int32_t b_z{w.b_z};
   const uint32_t bytes{static_cast<uint32_t>((two_halves ? 4 : 3) * kHalfBytes)};
   const int32_t end{w.k_blocks * kBlockK};
+  MONOMOE_ROLLED
   for (int32_t col{0}; col < end; col += kBlockK, at.next()) {
-    hand_on.step();
+    begun.step();
     ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
     ptx::barrier_expect(&s.full[at.stage], bytes);
     if (loads_a) load_half<kShare == Share::kA>(s, at.stage, a_half, a, col, a_row, 0);
@@ -199,34 +246,34 @@ __device__ inline void load_forward(const Context<P>& x, WorkerSmem& s, const Wo
 
 template <Share kShare, class P>
 __device__ inline void load_products(const Context<P>& x, WorkerSmem& s, const Work& w,
-                                     StageCursor& at, HandOn& hand_on) {
+                                     StageCursor& at, BegunStages& begun) {
   if (x.plan.backward && w.feed != Feed::kForward) {
-    load_backward<kShare>(x, s, w, at, hand_on);
+    load_backward<kShare>(x, s, w, at, begun);
   } else {
-    load_forward<kShare>(x, s, w, at, hand_on);
+    load_forward<kShare>(x, s, w, at, begun);
   }
 }
 
 template <class P>
 __device__ inline void loader_role(const Context<P>& x, WorkerSmem& s) {
   StageCursor at{0};
-  int32_t begun{0};  // of the main line
+  BegunStages begun{s};
   for (int32_t idx{0};; ++idx) {
     const Work& w{wait_entry(s, idx)};
     if (w.kind == Work::kStop) return;
-    if (w.task.kind != Kind::kCombine) ++begun;
-    HandOn hand_on{s, begun, w.k_blocks};
+    begun.begin(w.task.kind != Kind::kCombine);
     if (w.k_blocks > 0) ptx::fence_proxy_async();
     if (w.kind == Work::kIdle) {
-      for (int32_t k{0}; k < w.k_blocks; ++k) fill_nothing(s, at, hand_on);
+      MONOMOE_ROLLED
+      for (int32_t k{0}; k < w.k_blocks; ++k) fill_nothing(s, at, begun);
     } else if (w.kind == static_cast<int32_t>(Kind::kCombine)) {
-      load_sums(x, s, w, at, hand_on);
+      load_sums(x, s, w, at, begun);
     } else if (w.share == Share::kB) {
-      load_products<Share::kB>(x, s, w, at, hand_on);
+      load_products<Share::kB>(x, s, w, at, begun);
     } else if (w.share == Share::kA) {
-      load_products<Share::kA>(x, s, w, at, hand_on);
+      load_products<Share::kA>(x, s, w, at, begun);
     } else {
-      load_products<Share::kNothing>(x, s, w, at, hand_on);
+      load_products<Share::kNothing>(x, s, w, at, begun);
     }
     release_entry(s, idx);
   }

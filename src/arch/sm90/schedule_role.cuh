@@ -65,6 +65,27 @@ __device__ inline void wait_stored(WorkerSmem& s, int32_t idx) {
   ptx::barrier_wait(&s.stored[at.slot], at.phase);
 }
 
+/// How far the loader is with the main line, in stages. The picker takes its next ticket when at
+/// most `kAhead` stages of those before are still to be begun: about what ticket, decoding, waits
+/// and handing on take (docs/notes).
+class BegunStages {
+ public:
+  static constexpr int32_t kAhead{40};
+
+  __device__ explicit BegunStages(WorkerSmem& s) : s_{s} {}
+  /// Sums are no part of the main line.
+  __device__ void begin(bool is_main) { step_ = is_main ? 1 : 0; }
+  __device__ void step() {
+    begun_ += step_;
+    *static_cast<volatile int32_t*>(&s_.begun) = begun_;
+  }
+
+ private:
+  WorkerSmem& s_;
+  int32_t begun_{0};
+  int32_t step_{1};
+};
+
 constexpr int32_t kLookEvery{4};  // tasks between two looks at the combine line
 
 /// The picker's first lane: tickets, and where they lie.
@@ -90,6 +111,11 @@ class Picker {
     if (stops || !pick_sums(Step::kSums, atomicAdd(sum_ticket(x_), 1))) out.step = Step::kEnd;
   }
 
+  /// The pick is described: what the loader has to load for it.
+  __device__ void count() {
+    if (s_.pick.step == Step::kTask) picked_ += s_.pick.work[0].k_blocks;
+  }
+
   static __device__ int32_t* sum_ticket(const Context<P>& x) {
     return x.launch_word(LaunchCounter::kCombineTicket);
   }
@@ -101,7 +127,7 @@ class Picker {
   __device__ bool pick_main() {
     int32_t ticket{-1};
     for (;; s_.cursor.look_ahead(x_.plan)) {
-      if (ticket < 0 && ptx::load_volatile(s_.begun) >= picked_) {
+      if (ticket < 0 && picked_ - ptx::load_volatile(s_.begun) <= BegunStages::kAhead) {
         clock_.lap(cuda::RoleTime::kSchedulerLoader);
         ticket = atomicAdd(x_.launch_word(LaunchCounter::kMainTicket), 1);
       }
@@ -112,7 +138,6 @@ class Picker {
       if (s_.cursor.knows(ticket)) break;
       if (s_.cursor.is_behind_end()) return false;
     }
-    ++picked_;
     s_.pick.step = Step::kTask;
     s_.pick.ticket = ticket;
     s_.pick.tasks = s_.cursor.tasks_of(ticket);
@@ -131,7 +156,7 @@ class Picker {
   const Context<P>& x_;
   WorkerSmem& s_;
   int32_t until_look_{kLookEvery};
-  int32_t picked_{0};  // of the main line
+  int32_t picked_{0};  // stages of the main line
   bool ended_{false};
   cuda::RoleClock clock_;
 };
@@ -177,6 +202,7 @@ __device__ inline void picker_role(const Context<P>& x, WorkerSmem& s) {
     __syncwarp();
     describe_pick(x, s);
     __syncwarp();
+    if (first) picker.count();
     if (first && s.pick.step == Step::kTask && s.pick.tasks == kPair) {
       const Share share{shared_by(s.pick.work[0].task, s.pick.work[1].task)};
       s.pick.work[0].share = share;

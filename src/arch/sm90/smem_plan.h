@@ -69,7 +69,7 @@ struct alignas(1024) WorkerSmem {
   int32_t* counters;            // this launch's half
   CounterLayout counter_layout;
   int32_t aborted;  // the group was, before this launch began; or the scheduler gave up
-  int32_t begun;    // entries of the main line that the loader is about to be done with
+  int32_t begun;    // stages of the main line that the loader has begun with
   int32_t arrived;  // order of this block among the launch's blocks
 };
 

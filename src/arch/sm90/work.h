@@ -35,6 +35,7 @@ struct Work {
   int32_t rows;      // real rows of the row tile; combine: tokens
   int32_t padded;    // rows to be written
   int32_t k_blocks;  // stages to be filled; 0: nothing to load
+  int32_t k_behind;  // of these, behind the products: what the epilogue reads, 64 rows a stage
   int32_t a_map, b_map0, b_map1;
   int32_t a_row;  // first row in A's map
   int32_t a_z;    // wgrads: 0, or 1 for the gradient of up
@@ -92,10 +93,12 @@ MONOMOE_HD void walk_dgrad(const Work& w, Sink& sink) {
   const int32_t a_row{w.a_row};
   const int32_t b_col{w.b_row0};
   const int32_t b_z{w.b_z};
-  const int32_t segments{w.k_blocks > w.k_turn ? 2 : 1};
+  const int32_t segments{w.k_blocks - w.k_behind > w.k_turn ? 2 : 1};
   const int32_t depth{w.k_turn * kBlockK};
+  MONOMOE_ROLLED
   for (int32_t i{0}; i < segments; ++i) {
     const auto b = sink.map(i == 0 ? w.b_map0 : w.b_map1, false);
+    MONOMOE_ROLLED
     for (int32_t k{0}; k < depth; k += kBlockK) {
       sink.begin(halves);
       sink.load(a, 0, k, a_row, i);
@@ -119,11 +122,13 @@ MONOMOE_HD void walk_wgrad(const Work& w, Sink& sink) {
   const int32_t saved{w.k_saved};
   int32_t tile{w.k_tile};
   int32_t slot{tile % ring};
+  MONOMOE_ROLLED
   for (int32_t left{w.k_blocks * kBlockK}; left > 0; left -= FixedTile::rows) {
     const auto b = sink.map(tile < saved ? w.b_map1 : w.b_map0, false);
     const int32_t a_row{slot * FixedTile::rows};
     const int32_t b_row{(tile < saved ? tile : slot) * FixedTile::rows};
     const int32_t depth{min_of(left, FixedTile::rows)};
+    MONOMOE_ROLLED
     for (int32_t k{0}; k < depth; k += kBlockK) {
       sink.begin(halves);
       sink.load(a, 0, a_col, a_row + k, a_z);
@@ -213,6 +218,9 @@ MONOMOE_HD void describe_dgrad(const P& p, const Task& t, int32_t first, int32_t
       set_operands(w, Map::kSharedGrad, first, Map::kSharedGate, Map::kSharedUp, 2 * w->k_turn);
       break;
   }
+  if (t.kind != Kind::kDgradDown && t.kind != Kind::kSharedDgradDown) return;
+  w->k_behind = 2;  // pre-activations
+  w->k_blocks += w->k_behind;
 }
 
 }  // namespace detail
@@ -232,6 +240,7 @@ MONOMOE_HD void describe(const P& p, const Task& t, Work* w) {
   w->task = t;
   w->feed = Feed::kForward;
   w->k_blocks = 0;
+  w->k_behind = 0;
   w->b_z = t.expert;
   if (t.kind == Kind::kCombine) {
     const SumShape sums{sum_shape(p.dims)};

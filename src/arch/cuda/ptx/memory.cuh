@@ -85,17 +85,6 @@ __device__ __forceinline__ void store_16_once(void* p, const uint4& v) {
                : "memory");
 }
 
-/// 16 bytes that are read once. In order with other memory accesses: loads that the compiler moves
-/// up would cost registers that are not there.
-__device__ __forceinline__ uint4 load_streaming_16(const uint4* p) {
-  uint4 v;
-  asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p)
-               : "memory");
-  return v;
-}
-
 /// Cycles of this multiprocessor.
 __device__ __forceinline__ uint64_t cycles() {
   uint64_t t;

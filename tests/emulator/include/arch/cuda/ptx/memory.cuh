@@ -30,7 +30,6 @@ inline int32_t fetch_add_acq_rel_gpu(int32_t* p, int32_t v) {
 inline void fence_proxy_async() {}
 inline void store_16(void* p, const uint4& v) { std::memcpy(p, &v, 16); }
 inline void store_16_once(void* p, const uint4& v) { store_16(p, v); }
-inline uint4 load_streaming_16(const uint4* p) { return *p; }
 inline uint64_t global_nanoseconds() {
   emulator::yield();
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
