@@ -5,7 +5,14 @@ tools/device_test.sh."""
 import on_gpu
 import pytest
 import torch
-from on_gpu import CASES, LARGE, assert_same, of_one_rank, problem_of
+from on_gpu import (
+    CASES,
+    LARGE,
+    assert_same,
+    of_one_rank,
+    problem_of,
+    replays_with_new_ids,
+)
 
 import monomoe
 from monomoe import Config, Group, reference, testing

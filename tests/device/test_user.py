@@ -27,29 +27,10 @@ def to_gpu(inputs: testing.Inputs, device="cuda") -> testing.Inputs:
     )
 
 
-@functools.cache
-def has_backward() -> bool:
-    """Whether this build has backward on GPUs."""
-    inputs = to_gpu(testing.make_inputs(Case(8, 64, 64, 2, 1)))
-    with Group(timeout_s=5) as group:
-        sched = schedule(inputs.topk_ids, 2, group)
-        _, ctx = forward(inputs.x, inputs.topk_weights, inputs.weights, sched)
-        try:
-            backward(inputs.dy, ctx)
-            torch.cuda.synchronize()
-        except RuntimeError as error:
-            if "so far" in str(error):
-                return False
-            raise
-    return True
-
-
 def step(inputs, group, experts, config=None) -> list[torch.Tensor]:
-    """schedule, forward and, where there is one, backward: all results, on the GPU."""
+    """schedule, forward and backward: all results, on the GPU."""
     sched = schedule(inputs.topk_ids, experts, group)
     y, ctx = forward(inputs.x, inputs.topk_weights, inputs.weights, sched, config)
-    if not has_backward():
-        return [y]
     grads = backward(inputs.dy, ctx)
     return [y, grads.x, grads.topk_weights, *(t for t in grads.weights.tensors() if t is not None)]
 
@@ -67,7 +48,6 @@ def same(got, wanted) -> None:
 
 @functools.cache
 def of_default_stream(case=CASE):
-    has_backward()
     with Group(timeout_s=10) as group:
         return finished(step(to_gpu(testing.make_inputs(case)), group, case.experts), group)
 
@@ -80,7 +60,6 @@ SPIN = 40_000_000  # cycles, about 20 ms
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_F80_two_layers_of_one_group_on_two_streams(ranks):
-    has_backward()
     other = Case(300, 64, 192, 6, 2)
     cases = (CASE, other)
     inputs = [to_gpu(testing.make_inputs(case)) for case in cases]
@@ -118,8 +97,6 @@ def test_F104_inputs_that_the_callers_stream_has_still_to_write():
 
 
 def test_F104_backward_from_another_thread():
-    if not has_backward():
-        pytest.skip("no backward in this build")
     wanted = of_default_stream()
     inputs = to_gpu(testing.make_inputs(CASE))
     with Group(timeout_s=10) as group:
@@ -227,7 +204,6 @@ def captured(inputs, group, experts, sizes=None):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_F114_graph_of_schedule_forward_and_backward(ranks):
-    has_backward()
     with Group.local(ranks, timeout_s=10) as group:
         inputs = to_gpu(testing.make_inputs(CASE))
         graph, results = captured(inputs, group, CASE.experts)
@@ -241,7 +217,6 @@ def test_F114_graph_of_schedule_forward_and_backward(ranks):
 
 
 def test_F79_several_graphs_on_one_group_and_eager_calls_between():
-    has_backward()
     with Group(timeout_s=10) as group:
         made = {}
         for tokens in (1, 2, 4, 8):
@@ -303,8 +278,6 @@ def layer_and_inputs():
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("main_grad", [False, True], ids=["grad", "main_grad"])
 def test_training_step_of_the_layer(compiled, main_grad):
-    if not has_backward():
-        pytest.skip("no backward in this build")
     wanted = of_default_stream()
     layer, inputs = layer_and_inputs()
     for p in layer.parameters():
@@ -332,17 +305,15 @@ def test_ops_pass_opcheck():
     torch.library.opcheck(torch.ops.monomoe.schedule, (inputs.topk_ids, handle, 4, None),
                           test_utils=utils)  # fmt: skip
     torch.library.opcheck(torch.ops.monomoe.forward, args, test_utils=utils)
-    if has_backward():
-        _, saved = torch.ops.monomoe.forward(*args)
-        torch.library.opcheck(
-            torch.ops.monomoe.backward,
-            (inputs.dy, *args[: 2 + len(params)], tables, saved, *options, [True] * 7),
-            test_utils=utils,
-        )
+    _, saved = torch.ops.monomoe.forward(*args)
+    torch.library.opcheck(
+        torch.ops.monomoe.backward,
+        (inputs.dy, *args[: 2 + len(params)], tables, saved, *options, [True] * 7),
+        test_utils=utils,
+    )
 
 
 def test_nothing_grows_in_steps_of_random_shapes():
-    has_backward()
     groups = [Group(timeout_s=10), Group.local(2, timeout_s=10)]
     cases = [Case(t, 128, 128, 8, 2, seed=t) for t in (0, 1, 33, 200, 512)]
     given = [to_gpu(testing.make_inputs(case)) for case in cases]

@@ -281,17 +281,17 @@ def one_step(model: Model, batch: Tensor, group: Group) -> dict[str, Tensor]:
 
 
 def shared_oracle(block: MoEBlock, arithmetic: reference.Arithmetic) -> dict[str, Tensor]:
-    """Gradients of the shared expert by the reference, from what the layer saw last."""
-    moe, seen = block.moe, {name: t.detach() for name, t in block.seen.items()}
+    """Gradients of the shared expert by the reference, on the CPU, from what the layer saw last."""
+    moe, seen = block.moe, {name: t.detach().cpu() for name, t in block.seen.items()}
     weights = functional.Weights(
         moe.gate_up[:, 0], moe.gate_up[:, 1], moe.down, moe.shared_gate_up[0],
         moe.shared_gate_up[1], moe.shared_down, moe.shared_score,
-    ).map(Tensor.detach)  # fmt: skip
+    ).map(lambda t: t.detach().cpu())  # fmt: skip
     y, ctx = reference.forward(
         seen["x"], seen["topk_weights"], weights, seen["topk_ids"], Config(weight_grad="fp32"),
         arithmetic=arithmetic,
     )  # fmt: skip
-    made = testing.named(y, reference.backward(block.seen["y"].grad, ctx))
+    made = testing.named(y, reference.backward(block.seen["y"].grad.cpu(), ctx))
     return {name: made[name] for name in testing.PER_RANK_SUMS}
 
 
@@ -328,7 +328,7 @@ def prove(model: Model, batch: Tensor) -> Proof:
             twin = shared_oracle(block, reference.TWIN)
             for name in exact:
                 key = f"block {i} {name}"
-                found = testing.judge(name, results[key], twin[name], exact[name])
+                found = testing.judge(name, results[key].cpu(), twin[name], exact[name])
                 known = proof.shared.setdefault(key, found)
                 proof.shared[key] = max(known, found, key=lambda verdict: verdict.share)
     return proof
