@@ -21,8 +21,8 @@ namespace monomoe {
 /// One kind walked over all chunks.
 struct Stream {
   Kind kind{Kind::kGateUp};
-  int32_t per_tile{0};   // tickets a row tile
-  int32_t per_chunk{0};  // tickets a chunk (weight gradients)
+  int32_t m_tiles{0};  // weight gradients: row tiles of one, for each chunk; 0: those of the chunk
+  int32_t n_tiles{0};  // column tiles; 0: nothing to do
   int32_t from_tile{0};  // row tiles below are skipped
   int32_t lag_tiles{0};
 };
@@ -41,19 +41,21 @@ MONOMOE_HD Streams streams_of(const P& p) {
   const int32_t w{p.knobs.workers};
   if (!p.backward) {
     s.count = 2;
-    s.at[0] = {Kind::kGateUp, p.gu_tiles(), 0, 0, 0};
-    s.at[1] = {Kind::kDown, p.hidden_tiles(), 0, 0, ceil_div(w, p.gu_tiles())};
+    s.at[0] = {Kind::kGateUp, 0, p.gu_tiles(), 0, 0};
+    s.at[1] = {Kind::kDown, 0, p.hidden_tiles(), 0, ceil_div(w, p.gu_tiles())};
     return s;
   }
   const bool recomputes{p.knobs.save_tiles < p.tables.num_tiles()};
   const int32_t lag_dd{recomputes ? ceil_div(w, p.gu_tiles()) : 0};
   const int32_t lag_dg{lag_dd + ceil_div(w, p.inter_tiles())};
   s.count = 5;
-  s.at[0] = {Kind::kGateUp, p.gu_tiles(), 0, p.knobs.save_tiles, 0};
-  s.at[1] = {Kind::kDgradDown, p.inter_tiles(), 0, 0, lag_dd};
-  s.at[2] = {Kind::kDgradGateUp, p.hidden_tiles(), 0, 0, lag_dg};
-  s.at[3] = {Kind::kWgradGateUp, 0, p.wgrad_gate_up_tiles(), 0, lag_dg};
-  s.at[4] = {Kind::kWgradDown, 0, p.wgrad_down_tiles(), 0, lag_dg};
+  const int32_t n_gate_up{p.wanted.gate_up ? p.hidden_tiles() : 0};
+  const int32_t n_down{p.wanted.down ? p.inter_tiles() : 0};
+  s.at[0] = {Kind::kGateUp, 0, p.gu_tiles(), p.knobs.save_tiles, 0};
+  s.at[1] = {Kind::kDgradDown, 0, p.inter_tiles(), 0, lag_dd};
+  s.at[2] = {Kind::kDgradGateUp, 0, p.hidden_tiles(), 0, lag_dg};
+  s.at[3] = {Kind::kWgradGateUp, p.wgrad_gate_up_rows(), n_gate_up, 0, lag_dg};
+  s.at[4] = {Kind::kWgradDown, p.wgrad_down_rows(), n_down, 0, lag_dg};
   return s;
 }
 
@@ -79,10 +81,11 @@ MONOMOE_HD Chunk next_chunk(const P& p, const Chunk& c) {
   return {e, c.end, min_of(p.tables.tile_start[e + 1], c.end + p.knobs.piece_tiles)};
 }
 
+/// Row tiles of a stream's grid over a chunk.
 template <class P>
-MONOMOE_HD int32_t tiles_of(const P& p, const Stream& s, const Chunk& c) {
-  if (s.per_chunk > 0) return c.begin < c.end || p.wanted.empty_experts ? s.per_chunk : 0;
-  return s.per_tile * max_of(0, c.end - max_of(c.begin, s.from_tile));
+MONOMOE_HD int32_t m_tiles_of(const P& p, const Stream& s, const Chunk& c) {
+  if (s.m_tiles > 0) return c.begin < c.end || p.wanted.empty_experts ? s.m_tiles : 0;
+  return max_of(0, c.end - max_of(c.begin, s.from_tile));
 }
 
 /// Starts with the tiles whose rows come from home rank + 1, so that owners don't all pull from one
@@ -106,35 +109,28 @@ MONOMOE_HD constexpr int32_t rotated_tile(const Chunk& c, int32_t shift, int32_t
 /// A run of tickets of the main line: one kind over a chunk, or over the tokens of the shared
 /// expert. A ticket is one tile, or two that share an operand (tile.h) for a pair of blocks.
 ///
-/// Most workers pass most segments by, so that only what tickets need is known here; the rest is
-/// found when one is decoded.
+/// Most workers pass most segments by, so that only what tickets need is known here; the rest, with
+/// its divisions, is found when one is decoded.
 struct Segment {
   Kind kind{Kind::kGateUp};
   int32_t begin{0};  // tickets
-  int32_t tiles{0};
+  int32_t end{0};
   int32_t per_ticket{1};
+  int32_t m_tiles{0};  // the grid of tiles
+  int32_t n_tiles{0};
   Chunk chunk{};           // routed kinds
-  int32_t first_tile{-1};  // routed kinds by row tile: the raster walks [first_tile, chunk.end)
-  int32_t n_tiles{1};      // column tiles of a row tile (not of wgrads)
+  int32_t first_tile{-1};  // routed kinds by row tile: the grid's first row
   int32_t pass{-1};        // wgrads: as in Task
 
-  [[nodiscard]] MONOMOE_HD int32_t end() const { return begin + ceil_div(tiles, per_ticket); }
   [[nodiscard]] MONOMOE_HD int32_t tasks_of(int32_t ticket) const {
-    return min_of(per_ticket, tiles - (ticket - begin) * per_ticket);
+    return min_of(per_ticket, m_tiles * n_tiles - (ticket - begin) * per_ticket);
   }
 
   /// Task `member` of a ticket. Field by field: kernels decode into shared memory.
   template <class P>
   MONOMOE_HD void decode(const P& p, int32_t ticket, int32_t member, Task* out) const {
     const bool wgrad{kind == Kind::kWgradGateUp || kind == Kind::kWgradDown};
-    int32_t n{n_tiles};
-    if (kind == Kind::kWgradGateUp) n = p.hidden_tiles();
-    if (kind == Kind::kWgradDown) n = p.inter_tiles();
-    const int32_t m{kind == Kind::kWgradGateUp ? p.wgrad_gate_up_rows()
-                    : kind == Kind::kWgradDown ? p.wgrad_down_rows()
-                    : first_tile < 0           ? tiles / n
-                                               : chunk.end - first_tile};
-    const TilePos at{make_raster(m, n).at((ticket - begin) * per_ticket + member)};
+    const TilePos at{make_raster(m_tiles, n_tiles).at((ticket - begin) * per_ticket + member)};
     out->kind = kind;
     out->expert = chunk.expert;
     out->row = at.m;
@@ -233,7 +229,8 @@ class SegmentCursor {
  public:
   SegmentCursor() = default;
 
-  /// To the first segment. (Not a constructor: kernels keep the cursor in shared memory.)
+  /// To the first segment; tickets hold one tile, or two. (Not a constructor: kernels keep the
+  /// cursor in shared memory.)
   template <class P>
   MONOMOE_HD void start(const P& p, int32_t per_ticket) {
     per_ticket_ = per_ticket;
@@ -262,7 +259,7 @@ class SegmentCursor {
           if (at_shared_ < shared_.count) {
             const SharedSegment& s{shared_.at[at_shared_++]};
             out->kind = s.kind;
-            out->tiles = s.m_tiles * s.n_tiles;
+            out->m_tiles = s.m_tiles;
             out->n_tiles = s.n_tiles;
           } else {
             part_ = part_ == Part::kHead ? Part::kRouted : Part::kEnd;
@@ -278,9 +275,11 @@ class SegmentCursor {
         case Part::kEnd:
           return false;
       }
-      if (out->tiles > 0) break;
+      if (out->m_tiles * out->n_tiles > 0) break;
     }
-    begin_ = out->end();
+    const int32_t tiles{out->m_tiles * out->n_tiles};
+    begin_ += per_ticket_ == 1 ? tiles : ceil_div(tiles, 2);
+    out->end = begin_;
     return true;
   }
 
@@ -314,8 +313,9 @@ class SegmentCursor {
   template <class P>
   MONOMOE_HD bool next_routed(const P& p, Segment* out) {
     int32_t best{-1};
+    MONOMOE_ROLLED
     for (int32_t s{1}; s <= streams_.count; ++s) {  // the first stream comes last among equals
-      const int32_t lane{s % streams_.count};
+      const int32_t lane{s < streams_.count ? s : 0};
       if (is_end(p, lanes_[lane].chunk)) continue;
       if (best < 0 || lanes_[lane].key < lanes_[best].key) best = lane;
     }
@@ -324,11 +324,11 @@ class SegmentCursor {
     Lane& l{lanes_[best]};
     const Chunk& c{l.chunk};
     out->kind = s.kind;
-    out->tiles = tiles_of(p, s, c);
+    out->m_tiles = m_tiles_of(p, s, c);
+    out->n_tiles = s.n_tiles;
     out->chunk = c;
-    if (s.per_chunk == 0) {
+    if (s.m_tiles == 0) {
       out->first_tile = max_of(c.begin, s.from_tile);
-      out->n_tiles = s.per_tile;
     } else if (c.begin < c.end && is_chunked(p, c)) {
       out->pass = l.passes++;
     }
@@ -371,25 +371,30 @@ class MainCursor {
       if (is_behind_end()) return false;
       look_ahead(p);
     }
-    decode(p, ticket, 0, out);
+    segment_of(ticket).decode(p, ticket, 0, out);
     return true;
   }
 
   /// Is the segment of `ticket` known? (Those before it are forgotten.)
   MONOMOE_HD bool knows(int32_t ticket) {
     for (; size_ > 0; --size_) {
-      if (ticket < ahead_[first_].end()) return true;
+      if (ticket < ahead_[first_].end) return true;
       first_ = (first_ + 1) % kAhead;
     }
     return false;
   }
-  /// Of a ticket that is known.
-  template <class P>
-  MONOMOE_HD void decode(const P& p, int32_t ticket, int32_t member, Task* out) const {
-    ahead_[first_].decode(p, ticket, member, out);
+  /// Then: how many of `n` tickets from this one on there are. All their segments must be known, or
+  /// all that the line has: 0 until then.
+  [[nodiscard]] MONOMOE_HD int32_t count(int32_t ticket, int32_t n) const {
+    const int32_t known{ahead_[(first_ + size_ - 1) % kAhead].end - ticket};
+    return known >= n ? n : ended_ ? known : 0;
   }
-  [[nodiscard]] MONOMOE_HD int32_t tasks_of(int32_t ticket) const {
-    return ahead_[first_].tasks_of(ticket);
+  /// Of a ticket that is known.
+  [[nodiscard]] MONOMOE_HD const Segment& segment_of(int32_t ticket) const {
+    int32_t i{first_};
+    MONOMOE_ROLLED
+    while (ticket >= ahead_[i].end) i = (i + 1) % kAhead;
+    return ahead_[i];
   }
 
   /// Finds one more segment, if there is one and a place for it.
@@ -403,9 +408,10 @@ class MainCursor {
   /// After knows(ticket) was false: there is no such ticket.
   [[nodiscard]] MONOMOE_HD bool is_behind_end() const { return ended_ && size_ == 0; }
 
- private:
+  /// Segments known at a time; so many tickets in a row never lie in more.
   static constexpr int32_t kAhead{4};
 
+ private:
   SegmentCursor walk_;
   Segment ahead_[kAhead];
   int32_t first_{0};

@@ -91,7 +91,9 @@ struct BasicPlan {
   /// Dispatched x of row tile `n` lies in the saved state instead of the ring.
   MONOMOE_HD bool x_in_saved(int32_t n) const { return knobs.save_x && n < knobs.save_tiles; }
 
-  MONOMOE_HD int32_t ring_slot(int32_t n) const { return n % knobs.ring_tiles; }
+  MONOMOE_HD int32_t ring_slot(int32_t n) const {
+    return n < knobs.ring_tiles ? n : n % knobs.ring_tiles;
+  }
 
   /// Dispatch tasks of a row tile with `rows` real rows.
   MONOMOE_HD int32_t moves_of(int32_t rows) const {

@@ -36,17 +36,16 @@ struct Raster {
     const int32_t rows{is_taller ? height + 2 : height};
     const int32_t rest{is_taller ? idx : idx - in_taller};
     const int32_t last{bands - 1 - taller};  // of the bands behind the taller ones
-    int32_t band{0};
-    if (rows > 0) band = rest / (rows * n_tiles);
+    int32_t band{0};                         // (kernels pay for each division, also in cold code)
+    if (rows > 0 && bands > 1) band = rest / (rows * n_tiles);
     if (!is_taller) band = min_of(band, last);
     const int32_t in_band{rest - band * rows * n_tiles};
     const int32_t first{(is_taller ? 0 : taller * (height + 2)) + band * rows};
-    if (is_taller || odd == 0 || band < last) {
-      const int32_t n{in_band / rows};
-      return {first + in_band - n * rows, n};
-    }
-    const int32_t two{in_band / (2 * (rows + 1))};  // two columns
-    const int32_t in_two{in_band - two * 2 * (rows + 1)};
+    const bool is_even{is_taller || odd == 0 || band < last};
+    const int32_t turn{is_even ? rows : 2 * (rows + 1)};  // tiles of a column, or of two
+    const int32_t two{in_band / turn};
+    const int32_t in_two{in_band - two * turn};
+    if (is_even) return {first + in_two, two};
     const int32_t cols{min_of(2, n_tiles - 2 * two)};
     if (in_two >= rows * cols) return {first + rows, 2 * two + in_two - rows * cols};
     const bool second{in_two >= rows};
@@ -57,7 +56,8 @@ struct Raster {
 MONOMOE_HD constexpr Raster make_raster(int32_t m_tiles, int32_t n_tiles) {
   const int32_t pairs{m_tiles / 2};
   const int32_t bands{max_of(1, min_of(pairs, (m_tiles + kRasterBlock / 2) / kRasterBlock))};
-  return {n_tiles, pairs / bands * 2, bands, pairs % bands, m_tiles % 2};
+  const int32_t in_band{bands == 1 ? pairs : pairs / bands};
+  return {n_tiles, in_band * 2, bands, pairs - in_band * bands, m_tiles % 2};
 }
 
 /// Column tiles of gate_up: a tile holds cols/2 gate columns and the matching up columns.

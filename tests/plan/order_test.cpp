@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "plan/builder.h"
@@ -171,6 +172,73 @@ TEST(OrderCursor, GivesTheSameTasksWhenTicketsAreSkipped) {
           }
           ASSERT_FALSE(cursor.seek(p, line, ticket + dice.roll(0, 9), &t));
         }
+      }
+    }
+  }
+}
+
+/// Tickets of two tiles, in batches as a kernel's picker takes them: how many of `n` tickets from
+/// `first` on there are, and their tasks.
+std::vector<std::vector<Task>> decode_batch(const Plan& p, int32_t first, int32_t n,
+                                            MainCursor* cursor) {
+  while (!cursor->knows(first) || cursor->count(first, n) == 0) {
+    if (!cursor->knows(first) && cursor->is_behind_end()) return {};
+    cursor->look_ahead(p);
+  }
+  std::vector<std::vector<Task>> tickets(static_cast<size_t>(cursor->count(first, n)));
+  for (size_t i{0}; i < tickets.size(); ++i) {
+    const int32_t ticket{first + static_cast<int32_t>(i)};
+    const Segment& segment{cursor->segment_of(ticket)};
+    tickets[i].resize(static_cast<size_t>(segment.tasks_of(ticket)));
+    for (size_t m{0}; m < tickets[i].size(); ++m) {
+      segment.decode(p, ticket, static_cast<int32_t>(m), &tickets[i][m]);
+    }
+  }
+  return tickets;
+}
+
+// Whatever lies in a batch: the end of a segment, several segments, the end of the line.
+TEST(OrderCursor, DecodesBatchesOfPairs) {
+  for (uint64_t seed{0}; seed < 1000; ++seed) {
+    Dice dice{seed};
+    Layer l{random_layer(dice)};
+    l.routing.tokens = random_split(dice.roll(0, 10), dice.roll(1, 4), dice);
+    l.routing.experts = dice.roll(1, 4);
+    for (int32_t i{0}; i < l.routing.group_tokens(); ++i) {
+      l.routing.ids.push_back(dice.roll(-1, l.routing.experts));
+    }
+    Sequence s{1};
+    s.backward(l, s.forward(l));
+    for (const Launch& launch : s.launches()) {
+      for (const Plan& p : launch.plans) {
+        SCOPED_TRACE("seed " + std::to_string(seed) + " " + describe(l));
+        const std::vector<Task> all{PlanRules::line(p, Line::kMain)};
+        std::vector<size_t> begins;  // of tickets among all tasks
+        MainCursor cursor;
+        cursor.start(p, 2);
+        for (size_t at{0}; at < all.size();) {
+          const auto tickets = decode_batch(p, static_cast<int32_t>(begins.size()), 1, &cursor);
+          ASSERT_EQ(tickets.size(), 1U);
+          begins.push_back(at);
+          at += tickets[0].size();
+        }
+        cursor.start(p, 2);
+        const auto end = static_cast<int32_t>(begins.size());
+        int32_t first{dice.roll(0, 4)};
+        while (first < end) {
+          const int32_t n{dice.roll(1, MainCursor::kAhead + 1)};
+          const auto tickets = decode_batch(p, first, n, &cursor);
+          ASSERT_EQ(static_cast<int32_t>(tickets.size()), std::min(n, end - first));
+          for (size_t i{0}; i < tickets.size(); ++i) {
+            for (size_t m{0}; m < tickets[i].size(); ++m) {
+              ASSERT_EQ(check::key_of(tickets[i][m]),
+                        check::key_of(all[begins[static_cast<size_t>(first) + i] + m]))
+                  << "ticket " << first << " + " << i;
+            }
+          }
+          first += n + dice.roll(0, 6);
+        }
+        ASSERT_TRUE(decode_batch(p, first, 1, &cursor).empty());
       }
     }
   }

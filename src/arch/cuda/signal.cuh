@@ -190,19 +190,21 @@ __device__ inline bool all_arrived(const Context<P>& x, const Waiter& w, bool wa
   return all;
 }
 
-/// The waits of one or two tasks of one kind, a lane of the warp each, side by side (half a warp
-/// for each task); true if all hold. Except that arrivals of a combine task count only once its
-/// stage flag was seen, which comes first: until then the counter may hold those of the launch
-/// before.
+/// The waits of up to 32 / `lanes` tasks of one line, side by side: those of `t` by `lanes` lanes,
+/// one after the other. Lanes that `block` wait for them, and all get false if the launch is
+/// aborted meanwhile; the others only look. True for lanes that found none open.
+///
+/// Arrivals of a combine task count only once its stage flag was seen, which comes first: until
+/// then the counter may hold those of the launch before.
 template <class P>
-__device__ inline bool check_waits(const Context<P>& x, Line line, const Task& task,
-                                   const Task& other, bool blocks) {
-  constexpr int32_t kHalf{kLanes / 2};
-  const Task& t{lane_id() < kHalf ? task : other};
+__device__ inline bool check_waits(const Context<P>& x, Line line, const Task& t, int32_t lanes,
+                                   bool blocks) {
   const Waiter w{line, t.kind, t.row, t.col};
   const bool sums{t.kind == Kind::kCombine};
   bool flags{sums};  // look at flags now, or at everything else
-  int32_t first{lane_id() % kHalf};
+  bool ok{true};
+  int32_t at{lane_id() & (lanes - 1)};
+  MONOMOE_ROLLED
   for (;;) {
     CounterRef mine{};
     int32_t wanted{0};
@@ -210,17 +212,19 @@ __device__ inline bool check_waits(const Context<P>& x, Line line, const Task& t
     int32_t n{0};
     for_each_wait(x.plan, t, [&](const CounterRef& c, int32_t target) {
       if (sums && (c.id == Counter::kStageFlag) != flags) return;
-      if (n++ != first) return;
+      if (n++ != at) return;
       mine = c;
       wanted = target;
       waits = true;
     });
-    if (!all_arrived(x, w, waits, mine, wanted, blocks)) return false;
-    first += kHalf;
-    if (__any_sync(kFullWarp, n > first / kHalf * kHalf) != 0) continue;
-    if (!flags) return true;
+    ok = ok && (!waits || arrived(x, w, mine, wanted, blocks));
+    if (__any_sync(kFullWarp, blocks && !ok) != 0) return false;
+    at += lanes;
+    if (__any_sync(kFullWarp, n > (at & ~(lanes - 1))) != 0) continue;
+    __syncwarp();  // what one lane acquired, all may rely on
+    if (!flags) return ok;
     flags = false;
-    first = lane_id() % kHalf;
+    at = lane_id() & (lanes - 1);
   }
 }
 

@@ -70,9 +70,9 @@ __device__ void begin_worker(const cuda::Launch& l, PassSmem<kBackward>& s) {
       ptx::barrier_init(&s.stored[i], kGroupThreads / cuda::kLanes);
       ptx::barrier_init(&s.queue_empty[i], kPair * kQueueReaders);
     }
-    for (int32_t i{0}; i < kPicks; ++i) {
-      ptx::barrier_init(&s.pick_full[i], 1);
-      ptx::barrier_init(&s.pick_empty[i], 1);
+    for (int32_t i{0}; i < kBatches; ++i) {
+      ptx::barrier_init(&s.batch_full[i], 1);
+      ptx::barrier_init(&s.batch_empty[i], 1);
     }
     for (cuda::MoveSlots& m : s.movers) {
       for (uint64_t& full : m.full) ptx::barrier_init(&full, 1);

@@ -230,7 +230,7 @@ __device__ inline void load_forward(const Context<P>& x, WorkerSmem& s, const Wo
   const int32_t b_half{kShare == Share::kB ? 2 + block : 2};
   const int32_t b_row1{w.b_row1};
   const int32_t b_row{kShare == Share::kB && block == 1 ? b_row1 : w.b_row0};
-  const int32_t b_z{w.b_z};
+  const int32_t b_z{w.task.expert};
   const uint32_t bytes{static_cast<uint32_t>((two_halves ? 4 : 3) * kHalfBytes)};
   const int32_t end{w.k_blocks * kBlockK};
   MONOMOE_ROLLED

@@ -29,16 +29,27 @@ constexpr uint32_t kLeader{0};
 /// Readers of a queue entry: the loader, the signaller, four warps of the warpgroup that skips it.
 constexpr uint32_t kQueueReaders{6};
 
-/// What the picker found for the scheduler: a ticket of the main line, a look at the combine line,
-/// a ticket of it.
-enum class Step : uint8_t { kTask, kLook, kSums, kEnd };
-struct Pick {
+/// What the picker found for the scheduler: tickets of the main line that follow each other, a look
+/// at the combine line, a ticket of it.
+enum class Step : uint8_t { kTasks, kLook, kSums, kEnd };
+constexpr int32_t kBatch{4};
+struct Batch {
   Step step;
-  int32_t ticket;
-  int32_t tasks;     // 1 or 2
-  Work work[kPair];  // entries of both blocks
+  int32_t first;                           // ticket
+  int32_t tickets;                         // so many of `work`
+  alignas(Work) Work work[kBatch][kPair];  // entries of both blocks
 };
-constexpr int32_t kPicks{2};
+static_assert(kBatch <= MainCursor::kAhead);
+constexpr int32_t kBatches{2};
+
+/// Picker and scheduler are in different blocks.
+union PickSmem {
+  struct {
+    MainCursor cursor;  // local memory would be lost at every acquire
+    Batch batch;        // in work
+  } picker;
+  Batch batches[kBatches];  // at the scheduler
+};
 
 /// Where a consumer warp is. In shared memory: a register would be spilled around each task.
 struct Progress {
@@ -51,9 +62,7 @@ struct alignas(1024) WorkerSmem {
   uint8_t staging[kConsumers * 4][kStagingBytes];
   uint8_t moves[cuda::MoveSlots::kSlots][kMoveBytes];
   Work queue[kQueue];
-  MainCursor cursor;   // the picker's; local memory would be lost at every acquire
-  Pick pick;           // the picker's
-  Pick picks[kPicks];  // the scheduler's
+  PickSmem pick;
   cuda::MoveSlots movers[kProducerWarps];
   RowSource targets[kConsumers * 4][FixedTile::rows / 4];  // where the rows of a warp go
   int32_t starts[kStartWords];                             // tile_start, then rows of each expert
@@ -64,9 +73,9 @@ struct alignas(1024) WorkerSmem {
   uint64_t queue_full[kQueue];
   uint64_t stored[kQueue];  // the entry's results are stored
   uint64_t queue_empty[kQueue];
-  uint64_t pick_full[kPicks];   // at the scheduler
-  uint64_t pick_empty[kPicks];  // at the picker
-  int32_t* counters;            // this launch's half
+  uint64_t batch_full[kBatches];   // at the scheduler
+  uint64_t batch_empty[kBatches];  // at the picker
+  int32_t* counters;               // this launch's half
   CounterLayout counter_layout;
   int32_t aborted;  // the group was, before this launch began; or the scheduler gave up
   int32_t begun;    // stages of the main line that the loader has begun with

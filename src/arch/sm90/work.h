@@ -24,28 +24,29 @@ enum class Feed : uint8_t {
 enum class Share : uint8_t { kNothing, kA, kB };
 
 /// What the loader loads, what consumers do. Both blocks of a pair get an entry at a time, with as
-/// many stages.
-struct Work {
+/// many stages. Small: entries travel between blocks, and shared memory is full.
+struct alignas(16) Work {
   static constexpr int32_t kStop{-1};
   static constexpr int32_t kIdle{-2};  // nothing, but stages come and go as in the other block
   int32_t kind;                        // Kind, or one of these
   Share share;
-  Task task;
   Feed feed;
+  uint8_t a_z;  // wgrads: 0, or 1 for the gradient of up
+  uint8_t a_map, b_map0, b_map1;
+  uint8_t k_behind;  // stages behind the products: what the epilogue reads, 64 rows each
+  Task task;
   int32_t rows;      // real rows of the row tile; combine: tokens
   int32_t padded;    // rows to be written
   int32_t k_blocks;  // stages to be filled; 0: nothing to load
-  int32_t k_behind;  // of these, behind the products: what the epilogue reads, 64 rows a stage
-  int32_t a_map, b_map0, b_map1;
-  int32_t a_row;  // first row in A's map
-  int32_t a_z;    // wgrads: 0, or 1 for the gradient of up
-  int32_t b_row0, b_row1, b_z;
+  int32_t a_row;     // first row in A's map
+  int32_t b_row0, b_row1;
   int32_t k_turn;   // dgrads: k blocks of a matrix; behind them A lies at z = 1 and B in b_map1
   int32_t k_tile;   // wgrads: first row tile of tokens
   int32_t k_ring;   // wgrads: row tile n lies at n mod k_ring
   int32_t k_saved;  // wgrads: of row tiles below, B lies in b_map1, at n itself
   int64_t out_row;  // first row of the results: ring, saved or token row
 };
+static_assert(sizeof(Work) == 96);
 
 /// How combine cuts the sum of a token: a stage holds `cols` columns of up to `slots` slots, behind
 /// the last slots a row of the shared expert.
@@ -92,7 +93,7 @@ MONOMOE_HD void walk_dgrad(const Work& w, Sink& sink) {
   const auto a = sink.map(w.a_map, two_halves);
   const int32_t a_row{w.a_row};
   const int32_t b_col{w.b_row0};
-  const int32_t b_z{w.b_z};
+  const int32_t b_z{w.task.expert};
   const int32_t segments{w.k_blocks - w.k_behind > w.k_turn ? 2 : 1};
   const int32_t depth{w.k_turn * kBlockK};
   MONOMOE_ROLLED
@@ -150,10 +151,10 @@ MONOMOE_HD constexpr bool is_shared(Kind k) {
 
 MONOMOE_HD inline void set_operands(Work* w, cuda::Map a, int32_t a_row, cuda::Map b0, cuda::Map b1,
                                     int32_t k_blocks) {
-  w->a_map = static_cast<int32_t>(a);
+  w->a_map = static_cast<uint8_t>(a);
   w->a_row = a_row;
-  w->b_map0 = static_cast<int32_t>(b0);
-  w->b_map1 = static_cast<int32_t>(b1);
+  w->b_map0 = static_cast<uint8_t>(b0);
+  w->b_map1 = static_cast<uint8_t>(b1);
   w->k_blocks = k_blocks;
 }
 
@@ -241,7 +242,6 @@ MONOMOE_HD void describe(const P& p, const Task& t, Work* w) {
   w->feed = Feed::kForward;
   w->k_blocks = 0;
   w->k_behind = 0;
-  w->b_z = t.expert;
   if (t.kind == Kind::kCombine) {
     const SumShape sums{sum_shape(p.dims)};
     w->rows = min_of(p.tile.sum_tokens, p.dims.tokens - t.row * p.tile.sum_tokens);

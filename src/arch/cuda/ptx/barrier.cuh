@@ -74,6 +74,11 @@ __device__ __forceinline__ void barrier_arrive_cluster(uint32_t at) {
 __device__ __forceinline__ void store_cluster(uint32_t at, uint32_t v) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
+__device__ __forceinline__ void store_cluster_16(uint32_t at, const uint4& v) {
+  asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
 
 __device__ __forceinline__ uint32_t load_cluster(uint32_t at) {
   uint32_t v;

@@ -64,6 +64,10 @@ inline void barrier_arrive_remote(uint32_t at) {
 }
 inline void barrier_arrive_cluster(uint32_t at) { barrier_arrive_remote(at); }
 inline void store_cluster(uint32_t at, uint32_t v) { std::memcpy(in_cluster(at), &v, 4); }
+inline void store_cluster_16(uint32_t at, const uint4& v) {
+  if (at % 16 != 0) throw std::runtime_error{"emulator: a store that is not aligned"};
+  std::memcpy(in_cluster(at), &v, 16);
+}
 inline uint32_t load_cluster(uint32_t at) {
   uint32_t v;
   std::memcpy(&v, in_cluster(at), 4);
