@@ -217,23 +217,21 @@ __device__ inline void describe_share(Batch& batch) {
       shared_by(batch.work[i][0].task, batch.work[i][1].task);
 }
 
-/// To a place at the scheduler that is free.
+/// To a place at the scheduler that is free. Stores complete on its barrier: nobody waits for them,
+/// as a release would.
 __device__ inline void hand_to_scheduler(WorkerSmem& s, const Batch& batch, int32_t n) {
   const BatchPosition at{n};
   ptx::barrier_wait(&s.batch_empty[at.slot], at.phase ^ 1U);
-  __syncwarp();
+  const uint32_t full{ptx::cluster_address(&s.batch_full[at.slot], kLeader)};
   const uint32_t from{ptx::smem_address(&batch)};
   const uint32_t to{ptx::cluster_address(&s.pick.batches[at.slot], kLeader)};
   const auto bytes =
       static_cast<uint32_t>(offsetof(Batch, work)) +
       static_cast<uint32_t>(batch.tickets) * static_cast<uint32_t>(sizeof(*batch.work));
+  if (cuda::lane_id() == 0) ptx::barrier_expect_remote(full, bytes);
   MONOMOE_ROLLED
   for (uint32_t b{static_cast<uint32_t>(cuda::lane_id()) * 16}; b < bytes; b += cuda::kLanes * 16) {
-    ptx::store_cluster_16(to + b, ptx::load_shared_16(from + b));
-  }
-  __syncwarp();
-  if (cuda::lane_id() == 0) {
-    ptx::barrier_arrive_cluster(ptx::cluster_address(&s.batch_full[at.slot], kLeader));
+    ptx::store_async_16(to + b, ptx::load_shared_16(from + b), full);
   }
 }
 

@@ -80,6 +80,24 @@ __device__ __forceinline__ void store_cluster_16(uint32_t at, const uint4& v) {
                : "memory");
 }
 
+/// Arrives at a barrier of any block of the cluster and announces `bytes` that store_async_16 will
+/// bring. Relaxed.
+__device__ __forceinline__ void barrier_expect_remote(uint32_t at, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%0], %1;" ::"r"(at),
+      "r"(bytes)
+      : "memory");
+}
+/// st.async: into the block of the barrier `b` (both addresses in the window of the cluster);
+/// completes on it, which releases the 16 bytes at cluster scope, and nothing else.
+__device__ __forceinline__ void store_async_16(uint32_t at, const uint4& v, uint32_t b) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+      "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(at),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(b)
+      : "memory");
+}
+
 __device__ __forceinline__ uint32_t load_cluster(uint32_t at) {
   uint32_t v;
   asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");

@@ -68,6 +68,20 @@ inline void store_cluster_16(uint32_t at, const uint4& v) {
   if (at % 16 != 0) throw std::runtime_error{"emulator: a store that is not aligned"};
   std::memcpy(in_cluster(at), &v, 16);
 }
+inline void barrier_expect_remote(uint32_t at, uint32_t bytes) {
+  barrier_expect(reinterpret_cast<uint64_t*>(in_cluster(at)), bytes);
+}
+/// Happens later, as copies do.
+inline void store_async_16(uint32_t at, const uint4& v, uint32_t b) {
+  if (at % 16 != 0) throw std::runtime_error{"emulator: a store that is not aligned"};
+  if (at >> kRankShift != b >> kRankShift) {
+    throw std::runtime_error{"emulator: an asynchronous store and its barrier in two blocks"};
+  }
+  emulator::later([to = in_cluster(at), v, barrier = reinterpret_cast<uint64_t*>(in_cluster(b))] {
+    std::memcpy(to, &v, 16);
+    barrier_add(barrier, -16, 0);
+  });
+}
 inline uint32_t load_cluster(uint32_t at) {
   uint32_t v;
   std::memcpy(&v, in_cluster(at), 4);
