@@ -34,20 +34,31 @@ struct Streams {
   int32_t count{0};
 };
 
-/// The streams of a launch. Lags: about one wave of workers behind the stream before.
+/// A stream follows the one before by so many waves of workers: tickets are taken some tasks ahead,
+/// and who holds one too early waits for it with all that comes behind.
+constexpr int32_t kLagWaves{4};
+constexpr int32_t kMostLagTiles{1 << 30};
+
+/// In row tiles of `per_tile` tasks each.
+template <class P>
+MONOMOE_HD int32_t lag_of(const P& p, int32_t per_tile) {
+  const int64_t tiles{ceil_div(int64_t{p.knobs.workers} * kLagWaves, int64_t{per_tile})};
+  return static_cast<int32_t>(min_of<int64_t>(tiles, kMostLagTiles));
+}
+
+/// The streams of a launch.
 template <class P>
 MONOMOE_HD Streams streams_of(const P& p) {
   Streams s{};
-  const int32_t w{p.knobs.workers};
   if (!p.backward) {
     s.count = 2;
     s.at[0] = {Kind::kGateUp, 0, p.gu_tiles(), 0, 0};
-    s.at[1] = {Kind::kDown, 0, p.hidden_tiles(), 0, ceil_div(w, p.gu_tiles())};
+    s.at[1] = {Kind::kDown, 0, p.hidden_tiles(), 0, lag_of(p, p.gu_tiles())};
     return s;
   }
   const bool recomputes{p.knobs.save_tiles < p.tables.num_tiles()};
-  const int32_t lag_dd{recomputes ? ceil_div(w, p.gu_tiles()) : 0};
-  const int32_t lag_dg{lag_dd + ceil_div(w, p.inter_tiles())};
+  const int32_t lag_dd{recomputes ? lag_of(p, p.gu_tiles()) : 0};
+  const int32_t lag_dg{lag_dd + lag_of(p, p.inter_tiles())};
   s.count = 5;
   const int32_t n_gate_up{p.wanted.gate_up ? p.hidden_tiles() : 0};
   const int32_t n_down{p.wanted.down ? p.inter_tiles() : 0};

@@ -32,7 +32,7 @@ void print_cost(std::ostream& s, const char* pass, const Cost& c) {
 
 void print_order(std::ostream& s, const Shape& shape) {
   s << "forward order: " << (shape.shared > 0 ? "shared gate_up (and score), then " : "")
-    << "gate_up by chunks of an expert, down one wave behind"
+    << "gate_up by chunks of an expert, down " << kLagWaves << " waves behind"
     << (shape.shared > 0 ? ", then shared down" : "")
     << "; top-k sums as soon as a token block has arrived\n"
     << "backward order: " << (shape.shared > 0 ? "shared dgrads, then " : "")

@@ -95,8 +95,9 @@ TEST(Order, DownFollowsGateUpByAboutOneWave) {
       ++before;
     }
     const int32_t own{s.launches().front().plans[0].gu_tiles()};
-    EXPECT_GE(before - own, std::min(workers, 38) - own) << "workers " << workers;
-    EXPECT_LE(before - own, workers + own) << "workers " << workers;
+    const int32_t lag{workers * kLagWaves};
+    EXPECT_GE(before - own, std::min(lag, 38) - own) << "workers " << workers;
+    EXPECT_LE(before - own, lag + own) << "workers " << workers;
   }
 }
 
@@ -118,9 +119,9 @@ int32_t gate_up_rows_before_down(int32_t workers, int32_t ring_tiles) {
 }
 
 TEST(Order, ALagEndsAtTheNextChunkBorder) {
-  EXPECT_EQ(gate_up_rows_before_down(1, 20), 8) << "a lag of 1 tile: one more chunk";
-  EXPECT_EQ(gate_up_rows_before_down(8, 20), 8) << "4 tiles: just that chunk";
-  EXPECT_EQ(gate_up_rows_before_down(9, 20), 12) << "5 tiles: another chunk";
+  EXPECT_EQ(gate_up_rows_before_down(1, 20), 8) << "a lag of 2 tiles: one more chunk";
+  EXPECT_EQ(gate_up_rows_before_down(2, 20), 8) << "4 tiles: just that chunk";
+  EXPECT_EQ(gate_up_rows_before_down(3, 20), 12) << "6 tiles: another chunk";
   EXPECT_EQ(gate_up_rows_before_down(1000, 20), 20) << "no further than the end";
 }
 

@@ -14,19 +14,46 @@
 
 namespace monomoe::sm90 {
 
-/// What a warp needs of a token's slots, lane k for slot first + k: as loaded, since whoever looks at
-/// an id waits for it.
-struct SlotScale {
-  int32_t id;
-  float scale;
-};
+/// Scales of a warp's tokens and slots, [token][slot in kLanes], in its staging: an epilogue's, and
+/// this is none. Who looks at a loaded id waits for it, so those of a task come at once.
+static_assert(FixedTile::sum_tokens * cuda::kLanes * sizeof(float) <= kStagingBytes);
 
+__device__ __forceinline__ float* scales_of(WorkerSmem& s, const Consumer& c) {
+  return reinterpret_cast<float*>(s.staging[c.group * 4 + c.warp]);
+}
+
+/// Slots k0 + lane of `tokens` tokens from `begin` on, to the rows from `first` on. Lane first + i
+/// gets the mask of the i-th token's routed slots; a -1 slot has no scale.
 template <class P>
-__device__ inline SlotScale load_scale(const Context<P>& x, int32_t token, int32_t k) {
+__device__ inline uint32_t stage_scales(const Context<P>& x, WorkerSmem& s, const Consumer& c,
+                                        int32_t begin, int32_t tokens, int32_t first, int32_t k0) {
+  constexpr int32_t kAtOnce{4};
   const auto& p{x.plan};
+  const int32_t k{k0 + c.lane};
   const int32_t slot{min_of(k, p.dims.top_k - 1)};
-  const int32_t id{p.tables.ids[int64_t{token} * p.dims.top_k + slot]};
-  return {k < p.dims.top_k ? id : -1, p.backward ? 1.0F : x.launch.topk_weights.at(token, slot)};
+  float* const to{scales_of(s, c) + c.lane};
+  uint32_t own{0};
+  __syncwarp();
+  MONOMOE_ROLLED
+  for (int32_t i{0}; i < tokens; i += kAtOnce) {
+    int32_t id[kAtOnce];
+    float scale[kAtOnce];
+#pragma unroll
+    for (int32_t j = 0; j < kAtOnce; ++j) {
+      const int32_t token{begin + min_of(i + j, tokens - 1)};
+      id[j] = p.tables.ids[int64_t{token} * p.dims.top_k + slot];
+      scale[j] = p.backward ? 1.0F : x.launch.topk_weights.at(token, slot);
+    }
+#pragma unroll
+    for (int32_t j = 0; j < kAtOnce; ++j) {
+      const uint32_t routed{__ballot_sync(cuda::kFullWarp, k < p.dims.top_k && id[j] >= 0)};
+      if (i + j >= tokens) continue;
+      if (c.lane == first + i + j) own = routed;
+      to[(first + i + j) * cuda::kLanes] = scale[j];
+    }
+  }
+  __syncwarp();
+  return own;
 }
 
 /// Scale of the shared expert's row.
@@ -40,12 +67,12 @@ __device__ inline float shared_scale(const Context<P>& x, int32_t token) {
 constexpr int32_t kSumVectors{kMostSumCols / 8 / kGroupThreads};  // of a thread
 using SumAcc = cuda::Eight[kSumVectors];
 
-/// Adds up to 32 rows of a stage, row i scaled by lane i of `mine`. Rows of -1 slots are never looked
-/// at. Four rows are in flight. (A thread whose columns don't exist adds others up, for nobody.)
+/// Adds up to 32 rows of a stage, those that are routed. Two are in flight. (A thread whose columns
+/// don't exist adds others up, for nobody.)
 __device__ __forceinline__ void add_rows(uint32_t stage, int32_t rows, int32_t cols,
-                                         const SlotScale& mine, int32_t thread, SumAcc& acc) {
-  constexpr int32_t kInFlight{4};
-  const uint32_t routed{__ballot_sync(cuda::kFullWarp, mine.id >= 0)};
+                                         uint32_t routed, const float* scales, int32_t thread,
+                                         SumAcc& acc) {
+  constexpr int32_t kInFlight{2};
   const uint32_t own{stage + static_cast<uint32_t>(thread * 16)};
   MONOMOE_ROLLED
   for (int32_t first{0}; first < rows; first += kInFlight) {
@@ -61,7 +88,7 @@ __device__ __forceinline__ void add_rows(uint32_t stage, int32_t rows, int32_t c
 #pragma unroll
     for (int32_t i = 0; i < kInFlight; ++i) {
       if (first + i >= rows || ((routed >> (first + i)) & 1U) == 0) continue;
-      const float scale{__shfl_sync(cuda::kFullWarp, mine.scale, first + i)};
+      const float scale{scales[first + i]};
 #pragma unroll
       for (int32_t v = 0; v < kSumVectors; ++v) cuda::add_scaled(&acc[v], scale, row[i][v]);
     }
@@ -108,26 +135,36 @@ __device__ inline void combine(const Context<P>& x, WorkerSmem& s, const Consume
   const SumShape shape{sum_shape(d)};
   const int32_t begin{w.task.row * x.plan.tile.sum_tokens};
   const int32_t end{begin + w.rows};
-  SlotScale next{load_scale(x, begin, c.lane)};
+  const bool few{d.top_k < cuda::kLanes};  // behind the slots, the shared expert's scale
+  const uint32_t masks{few ? stage_scales(x, s, c, begin, w.rows, 0, 0) : 0};
+  if (few && shape.shared && c.lane < w.rows) {
+    scales_of(s, c)[c.lane * cuda::kLanes + d.top_k] = shared_scale(x, begin + c.lane);
+  }
+  __syncwarp();
+  MONOMOE_ROLLED
   for (int32_t token{begin}; token < end; ++token) {
-    const SlotScale first{next};
-    if (token + 1 < end) next = load_scale(x, token + 1, c.lane);
+    const int32_t row{token - begin};
+    const float* const scales{scales_of(s, c) + row * cuda::kLanes};
+    MONOMOE_ROLLED
     for (int32_t chunk{0}; chunk < shape.chunks; ++chunk) {
       const int32_t cols{shape.cols_of(d, chunk)};
       SumAcc acc{};
+      MONOMOE_ROLLED
       for (int32_t range{0}; range < shape.ranges; ++range) {
         const int32_t k0{range * shape.slots};
         const int32_t rows{shape.slots_of(d, range)};
         ptx::barrier_wait(&s.full[at.stage], at.phase);
         const uint32_t stage{ptx::smem_address(s.stages[at.stage])};
+        MONOMOE_ROLLED
         for (int32_t i{0}; i < rows; i += cuda::kLanes) {
-          const SlotScale mine{k0 + i == 0 ? first : load_scale(x, token, k0 + i + c.lane)};
+          const uint32_t own{few ? masks : stage_scales(x, s, c, token, 1, row, k0 + i)};
           add_rows(stage + static_cast<uint32_t>(i * cols * 2), min_of(rows - i, cuda::kLanes),
-                   cols, mine, c.thread, acc);
+                   cols, __shfl_sync(cuda::kFullWarp, own, row), scales, c.thread, acc);
         }
         if (shape.has_shared(range)) {
-          const SlotScale shared{0, shared_scale(x, token)};
-          add_rows(stage + static_cast<uint32_t>(rows * cols * 2), 1, cols, shared, c.thread, acc);
+          const float scale{few ? scales[d.top_k] : shared_scale(x, token)};
+          add_rows(stage + static_cast<uint32_t>(rows * cols * 2), 1, cols, 1U, &scale, c.thread,
+                   acc);
         }
         c.sync();
         if (c.thread == 0) release_stage(s, at.stage);
