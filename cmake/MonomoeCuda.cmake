@@ -32,5 +32,7 @@ if(monomoe_cuda)
   set_target_properties(monomoe_objects PROPERTIES CUDA_ARCHITECTURES 90a)
   target_sources(monomoe_objects PRIVATE src/arch/sm90/kernel.cu src/arch/sm90/backend.cpp)
   target_compile_definitions(monomoe_objects PRIVATE MONOMOE_CUDA)
+  # Profilers and sanitizers name lines; the code is the same.
+  target_compile_options(monomoe_objects PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>)
   target_link_libraries(monomoe_objects PUBLIC CUDA::cudart_static)
 endif()

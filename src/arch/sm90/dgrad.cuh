@@ -26,8 +26,8 @@ __device__ __forceinline__ void recompute_half(const Work& w, uint4* preact, int
 
 /// Where the results of dgrad_down go; the routed and the shared expert differ only here.
 struct DgradOut {
-  Bf16* grad;           // [rows, 2, inter], first row of the tile
-  Bf16* act;            // [rows, inter]
+  Bf16* grad;  // [rows, 2, inter], first row of the tile
+  Bf16* act;   // [rows, inter]
   int32_t inter;
 };
 
@@ -151,8 +151,9 @@ __device__ __forceinline__ void pick_sums(const float (&d)[64], int32_t sixteen,
 }
 
 /// dA' -> dgate, dup, w * a and the partial router gradients, with the pre-activations that the
-/// loader brought to a stage. 64 rows of the tile, 32 columns at a time: what 64 columns need does not fit into registers beside the sums. One piece of code for
-/// all: unrolled it was 112 KiB, and most of its time went into fetching instructions (docs/notes).
+/// loader brought to a stage. 64 rows of the tile, 32 columns at a time: what 64 columns need does
+/// not fit into registers beside the sums. One piece of code for all: unrolled it was 112 KiB, and
+/// most of its time went into fetching instructions (docs/notes).
 template <class P>
 __device__ __forceinline__ void dgrad_down_half(const Context<P>& x, const Consumer& c,
                                                 const Work& w, const DgradOut& o,
