@@ -133,7 +133,7 @@ std::string error_of(int64_t ranks, const Disturb& disturb) {
   Case c{kCases[0]};
   c.device = {DeviceKind::kCuda, 0};
   Problem p{c};
-  const auto g = Group::local(ranks, {0.3});
+  const auto g = Group::local(ranks, {2.0});
   Results r{};
   testing::Step s{testing::start(p, *g, {}, &r.y)};
   cudaDeviceSynchronize();

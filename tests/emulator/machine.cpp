@@ -49,6 +49,7 @@ struct Machine {
   std::vector<std::vector<uint8_t>> shared;
   std::map<std::tuple<const void*, int32_t>, Barrier> barriers;
   std::vector<std::function<void()>> async;
+  std::vector<std::function<void()>> slow;  // copies that are overtaken by many others
   std::mt19937_64 dice;
   ucontext_t main{};
   Fiber* current{nullptr};
@@ -120,16 +121,16 @@ std::string who_waits() {
 }
 
 /// One of the pending copies, any of them.
-bool do_async() {
-  Machine& m{*machine};
-  if (m.async.empty()) return false;
-  const size_t i{m.dice() % m.async.size()};
-  std::swap(m.async[i], m.async.back());
-  const std::function<void()> what{std::move(m.async.back())};
-  m.async.pop_back();
+bool do_one(std::vector<std::function<void()>>* copies) {
+  if (copies->empty()) return false;
+  const size_t i{machine->dice() % copies->size()};
+  std::swap((*copies)[i], copies->back());
+  const std::function<void()> what{std::move(copies->back())};
+  copies->pop_back();
   what();
   return true;
 }
+bool do_async() { return do_one(&machine->async); }
 
 void resume(Fiber& f) {
   machine->current = &f;
@@ -166,12 +167,13 @@ void run(const std::vector<Launch>& launches, uint64_t seed) {
         resume(f);
       }
       for (uint64_t n{m.dice() % 8}; n > 0 && do_async(); --n) moved = true;
+      if (m.dice() % 48 == 0 && do_one(&m.slow)) moved = true;
       if (!any) break;
-      if (!moved && !do_async()) {
+      if (!moved && !do_async() && !do_one(&m.slow)) {
         throw std::runtime_error{"emulator: nobody can go on" + who_waits()};
       }
     }
-    while (do_async()) {
+    while (do_async() || do_one(&m.slow)) {
     }
   } catch (...) {
     free_stacks();
@@ -225,7 +227,10 @@ void meet(int32_t id, uint32_t count, bool cluster) {
   wait_until(cluster ? "the cluster" : "the block", [&] { return barrier.round != round; });
 }
 
-void later(std::function<void()> what) { machine->async.push_back(std::move(what)); }
+void later(std::function<void()> what) {
+  Machine& m{*machine};
+  (m.dice() % 16 == 0 ? m.slow : m.async).push_back(std::move(what));
+}
 int32_t& pending_stores() { return machine->current->pending_stores; }
 
 }  // namespace emulator

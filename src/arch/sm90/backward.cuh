@@ -24,6 +24,7 @@ __device__ __forceinline__ void multiply(WorkerSmem& s, const Consumer& c, const
   const auto lap = [&] {
     if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerLoop);
   };
+  const int32_t behind{kFeed == Feed::kDgrad ? w.k_behind : 0};
   float d0[64];
   float d1[64];
   if (w.rows > kHalfTile) {
@@ -31,13 +32,13 @@ __device__ __forceinline__ void multiply(WorkerSmem& s, const Consumer& c, const
       start(d0, 0);
       start(d1, 1);
     }
-    main_loop<kFeed, true>(s, c, begin, w.k_blocks - w.k_behind, kStarts, d0, d1);
+    main_loop<kFeed, true>(s, c, begin, w.k_blocks - behind, behind, kStarts, d0, d1);
     lap();
     half(d0, 0);
     half(d1, 1);
   } else {
     if constexpr (kStarts) start(d0, 0);
-    main_loop<kFeed, false>(s, c, begin, w.k_blocks - w.k_behind, kStarts, d0, d1);
+    main_loop<kFeed, false>(s, c, begin, w.k_blocks - behind, behind, kStarts, d0, d1);
     lap();
     half(d0, 0);
   }

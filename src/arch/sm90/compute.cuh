@@ -33,10 +33,13 @@ struct Majors {
 };
 
 /// 128 (or 64) rows x 128 columns over `k_blocks` stages. `goes_on`: the accumulators hold a sum.
+/// `behind`: stages of the task that come then, for its epilogue. The other warpgroup gets its turn
+/// when they are full: it could go through the whole ring while one is under way, and find the fill
+/// after next there, by parity.
 template <Feed kFeed, bool kTwoHalves>
 __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, StageCursor at,
-                                          int32_t k_blocks, bool goes_on, float (&d0)[64],
-                                          float (&d1)[64]) {
+                                          int32_t k_blocks, int32_t behind, bool goes_on,
+                                          float (&d0)[64], float (&d1)[64]) {
   using M = Majors<kFeed>;
   int32_t previous{0};
   int32_t k{0};
@@ -65,7 +68,11 @@ __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, Stag
     at.next();
   } while (++k < k_blocks);
   // The products of the last stage may still run: its stage is released after the wait.
-  if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+  if (c.thread == 0) {
+    MONOMOE_ROLLED
+    for (; behind > 0; --behind, at.next()) ptx::barrier_wait(&s.full[at.stage], at.phase);
+    ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+  }
   ptx::mma_wait<0>();
   ptx::hold(d0);
   if constexpr (kTwoHalves) ptx::hold(d1);
@@ -99,9 +106,9 @@ __device__ inline void run_forward_products(const Context<P>& x, WorkerSmem& s, 
   float d1[64];
   const bool two_halves{w.rows > kHalfTile};
   if (two_halves) {
-    main_loop<Feed::kForward, true>(s, c, begin, w.k_blocks, false, d0, d1);
+    main_loop<Feed::kForward, true>(s, c, begin, w.k_blocks, 0, false, d0, d1);
   } else {
-    main_loop<Feed::kForward, false>(s, c, begin, w.k_blocks, false, d0, d1);
+    main_loop<Feed::kForward, false>(s, c, begin, w.k_blocks, 0, false, d0, d1);
   }
   if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerLoop);
   if (w.kind == static_cast<int32_t>(Kind::kGateUp) ||
