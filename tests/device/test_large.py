@@ -8,7 +8,7 @@ import torch
 import monomoe
 from monomoe import Group, testing
 from monomoe.bench import correct
-from monomoe.bench.cases import CASES, make_inputs
+from monomoe.bench.cases import BY_NAME, make_inputs
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -16,8 +16,7 @@ from monomoe.bench.cases import CASES, make_inputs
     "name", ["qwen3-30b", "mixtral", "dsv3-ep8", "kimi-ep8", "dsv4pro-ep8", "qwen3-30b-skew"]
 )
 def test_bench_cases_obey_the_error_rule_and_repeat(name, seed):
-    case = next(case for case in CASES if case.name == name)
-    inputs = make_inputs(case, torch.device("cuda"), seed)
+    inputs = make_inputs(BY_NAME[name], torch.device("cuda"), seed)
     results = []
     with Group(timeout_s=20) as group:
         for _ in range(2):
