@@ -147,16 +147,22 @@ TEST(Order, ChunksCoverAnExpertAndStopAtItsEnd) {
                         {0, 0, 2}, {0, 2, 3}, {1, 3, 3}, {2, 3, 5}, {2, 5, 6}}));
 }
 
+/// Of few tokens, experts and ranks, with any routing.
+Layer small_layer(Dice& dice) {
+  Layer l{random_layer(dice)};
+  l.routing.tokens = random_split(dice.roll(0, 10), dice.roll(1, 4), dice);
+  l.routing.experts = dice.roll(1, 4);
+  for (int32_t i{0}; i < l.routing.group_tokens(); ++i) {
+    l.routing.ids.push_back(dice.roll(-1, l.routing.experts));
+  }
+  return l;
+}
+
 // A worker sees some of the tickets only: those that others did not take.
 TEST(OrderCursor, GivesTheSameTasksWhenTicketsAreSkipped) {
   for (uint64_t seed{0}; seed < 1000; ++seed) {
     Dice dice{seed};
-    Layer l{random_layer(dice)};
-    l.routing.tokens = random_split(dice.roll(0, 10), dice.roll(1, 4), dice);
-    l.routing.experts = dice.roll(1, 4);
-    for (int32_t i{0}; i < l.routing.group_tokens(); ++i) {
-      l.routing.ids.push_back(dice.roll(-1, l.routing.experts));
-    }
+    const Layer l{small_layer(dice)};
     Sequence s{1};
     s.backward(l, s.forward(l));
     for (const Launch& launch : s.launches()) {
@@ -202,12 +208,7 @@ std::vector<std::vector<Task>> decode_batch(const Plan& p, int32_t first, int32_
 TEST(OrderCursor, DecodesBatchesOfPairs) {
   for (uint64_t seed{0}; seed < 1000; ++seed) {
     Dice dice{seed};
-    Layer l{random_layer(dice)};
-    l.routing.tokens = random_split(dice.roll(0, 10), dice.roll(1, 4), dice);
-    l.routing.experts = dice.roll(1, 4);
-    for (int32_t i{0}; i < l.routing.group_tokens(); ++i) {
-      l.routing.ids.push_back(dice.roll(-1, l.routing.experts));
-    }
+    const Layer l{small_layer(dice)};
     Sequence s{1};
     s.backward(l, s.forward(l));
     for (const Launch& launch : s.launches()) {
