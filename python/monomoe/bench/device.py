@@ -80,6 +80,11 @@ class Host:
         pass
 
 
+def _requested(which: str) -> int:
+    """Bytes that were asked of torch's allocator: its blocks may be up to 1 MiB larger."""
+    return torch.cuda.memory_stats()[f"requested_bytes.all.{which}"]
+
+
 class Cuda(Host):
     """The current GPU."""
 
@@ -127,10 +132,10 @@ class Cuda(Host):
         return result, sum(event.device_type == on_device for event in profile.events())
 
     def allocated(self) -> int:
-        return torch.cuda.memory_allocated()
+        return _requested("current")
 
     def peak(self) -> int:
-        return torch.cuda.max_memory_allocated()
+        return _requested("peak")
 
     def reset_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats()

@@ -20,7 +20,7 @@ from ..functional import Config, Group, Weights
 from . import cases
 from .cases import Inputs
 
-_TORCH_ALIGN = 512  # torch rounds what it allocates up to this
+_SAVED_GAPS = 1024  # four regions of the saved state begin at multiples of 256
 WAIT_S = 20.0  # budget of MonoMoE's waits: a hang ends here
 
 
@@ -149,7 +149,7 @@ class MonoMoE(System):
         )
         score = 4 * case.tokens if case.gated else 0
         preacts = 4 * (row_space * case.intermediate + case.tokens * case.shared)
-        return preacts + score + tables + 2 * _TORCH_ALIGN
+        return preacts + score + tables + _SAVED_GAPS
 
     def close(self) -> None:
         self.group.close()
