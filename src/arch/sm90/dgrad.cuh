@@ -1,8 +1,8 @@
 // Epilogues of the rows' gradients, and of gate_up computed again.
 //
 // Pre-activations lie in fragment order (task/gate_up.h): the thread that needs a value is the one
-// that stored it, in forward or in the recomputation, so both sides access 16 bytes each, without
-// staging.
+// that stored it, in forward or in the recomputation, 16 bytes each. The loader brings them to two
+// stages behind the products: loads of its own would wait for thousands of cycles.
 #pragma once
 
 #include <cstdint>

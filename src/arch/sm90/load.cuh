@@ -4,7 +4,7 @@
 // Reads    operands in global memory (written by movers and epilogues of any SM)
 // Writes   stages in shared memory; signals full[stage]
 // Timeline entry -> fence.proxy.async (what the scheduler acquired was written by ordinary
-//          stores) -> k blocks in order -> next entry
+//          stores) -> k blocks in order -> pre-activations for the epilogue -> next entry
 #pragma once
 
 #include "arch/cuda/ptx/tma.cuh"
