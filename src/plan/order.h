@@ -37,13 +37,11 @@ struct Streams {
 /// A stream follows the one before by so many waves of workers: tickets are taken some tasks ahead,
 /// and who holds one too early waits for it with all that comes behind.
 constexpr int32_t kLagWaves{4};
-constexpr int32_t kMostLagTiles{1 << 30};
 
 /// In row tiles of `per_tile` tasks each.
 template <class P>
 MONOMOE_HD int32_t lag_of(const P& p, int32_t per_tile) {
-  const int64_t tiles{ceil_div(int64_t{p.knobs.workers} * kLagWaves, int64_t{per_tile})};
-  return static_cast<int32_t>(min_of<int64_t>(tiles, kMostLagTiles));
+  return ceil_div(p.knobs.workers * kLagWaves, per_tile);
 }
 
 /// The streams of a launch.

@@ -158,30 +158,37 @@ Layer small_layer(Dice& dice) {
   return l;
 }
 
-// A worker sees some of the tickets only: those that others did not take.
-TEST(OrderCursor, GivesTheSameTasksWhenTicketsAreSkipped) {
-  for (uint64_t seed{0}; seed < 1000; ++seed) {
+/// check(dice, plan) for the plans of many small layers.
+template <class Check>
+void for_small_plans(const Check& check) {
+  for (uint64_t seed{0}; seed < 1000 && !testing::Test::HasFatalFailure(); ++seed) {
     Dice dice{seed};
     const Layer l{small_layer(dice)};
+    SCOPED_TRACE("seed " + std::to_string(seed) + " " + describe(l));
     Sequence s{1};
     s.backward(l, s.forward(l));
     for (const Launch& launch : s.launches()) {
-      for (const Plan& p : launch.plans) {
-        for (const Line line : {Line::kMain, Line::kMove, Line::kCombine}) {
-          const std::vector<Task> all{PlanRules::line(p, line)};
-          Cursor cursor{p};
-          Task t{};
-          int32_t ticket{dice.roll(0, 4)};
-          for (; ticket < static_cast<int32_t>(all.size()); ticket += dice.roll(0, 6)) {
-            ASSERT_TRUE(cursor.seek(p, line, ticket, &t));
-            ASSERT_EQ(check::key_of(t), check::key_of(all[static_cast<size_t>(ticket)]))
-                << "seed " << seed << " ticket " << ticket << " " << describe(l);
-          }
-          ASSERT_FALSE(cursor.seek(p, line, ticket + dice.roll(0, 9), &t));
-        }
-      }
+      for (const Plan& p : launch.plans) check(dice, p);
     }
   }
+}
+
+// A worker sees some of the tickets only: those that others did not take.
+TEST(OrderCursor, GivesTheSameTasksWhenTicketsAreSkipped) {
+  for_small_plans([](Dice& dice, const Plan& p) {
+    for (const Line line : {Line::kMain, Line::kMove, Line::kCombine}) {
+      const std::vector<Task> all{PlanRules::line(p, line)};
+      Cursor cursor{p};
+      Task t{};
+      int32_t ticket{dice.roll(0, 4)};
+      for (; ticket < static_cast<int32_t>(all.size()); ticket += dice.roll(0, 6)) {
+        ASSERT_TRUE(cursor.seek(p, line, ticket, &t));
+        ASSERT_EQ(check::key_of(t), check::key_of(all[static_cast<size_t>(ticket)]))
+            << "ticket " << ticket;
+      }
+      ASSERT_FALSE(cursor.seek(p, line, ticket + dice.roll(0, 9), &t));
+    }
+  });
 }
 
 /// Tickets of two tiles, in batches as a kernel's picker takes them: how many of `n` tickets from
@@ -206,44 +213,35 @@ std::vector<std::vector<Task>> decode_batch(const Plan& p, int32_t first, int32_
 
 // Whatever lies in a batch: the end of a segment, several segments, the end of the line.
 TEST(OrderCursor, DecodesBatchesOfPairs) {
-  for (uint64_t seed{0}; seed < 1000; ++seed) {
-    Dice dice{seed};
-    const Layer l{small_layer(dice)};
-    Sequence s{1};
-    s.backward(l, s.forward(l));
-    for (const Launch& launch : s.launches()) {
-      for (const Plan& p : launch.plans) {
-        SCOPED_TRACE("seed " + std::to_string(seed) + " " + describe(l));
-        const std::vector<Task> all{PlanRules::line(p, Line::kMain)};
-        std::vector<size_t> begins;  // of tickets among all tasks
-        MainCursor cursor;
-        cursor.start(p, 2);
-        for (size_t at{0}; at < all.size();) {
-          const auto tickets = decode_batch(p, static_cast<int32_t>(begins.size()), 1, &cursor);
-          ASSERT_EQ(tickets.size(), 1U);
-          begins.push_back(at);
-          at += tickets[0].size();
-        }
-        cursor.start(p, 2);
-        const auto end = static_cast<int32_t>(begins.size());
-        int32_t first{dice.roll(0, 4)};
-        while (first < end) {
-          const int32_t n{dice.roll(1, MainCursor::kAhead + 1)};
-          const auto tickets = decode_batch(p, first, n, &cursor);
-          ASSERT_EQ(static_cast<int32_t>(tickets.size()), std::min(n, end - first));
-          for (size_t i{0}; i < tickets.size(); ++i) {
-            for (size_t m{0}; m < tickets[i].size(); ++m) {
-              ASSERT_EQ(check::key_of(tickets[i][m]),
-                        check::key_of(all[begins[static_cast<size_t>(first) + i] + m]))
-                  << "ticket " << first << " + " << i;
-            }
-          }
-          first += n + dice.roll(0, 6);
-        }
-        ASSERT_TRUE(decode_batch(p, first, 1, &cursor).empty());
-      }
+  for_small_plans([](Dice& dice, const Plan& p) {
+    const std::vector<Task> all{PlanRules::line(p, Line::kMain)};
+    std::vector<size_t> begins;  // of tickets among all tasks
+    MainCursor cursor;
+    cursor.start(p, 2);
+    for (size_t at{0}; at < all.size();) {
+      const auto tickets = decode_batch(p, static_cast<int32_t>(begins.size()), 1, &cursor);
+      ASSERT_EQ(tickets.size(), 1U);
+      begins.push_back(at);
+      at += tickets[0].size();
     }
-  }
+    cursor.start(p, 2);
+    const auto end = static_cast<int32_t>(begins.size());
+    int32_t first{dice.roll(0, 4)};
+    while (first < end) {
+      const int32_t n{dice.roll(1, MainCursor::kAhead + 1)};
+      const auto tickets = decode_batch(p, first, n, &cursor);
+      ASSERT_EQ(static_cast<int32_t>(tickets.size()), std::min(n, end - first));
+      for (size_t i{0}; i < tickets.size(); ++i) {
+        for (size_t m{0}; m < tickets[i].size(); ++m) {
+          ASSERT_EQ(check::key_of(tickets[i][m]),
+                    check::key_of(all[begins[static_cast<size_t>(first) + i] + m]))
+              << "ticket " << first << " + " << i;
+        }
+      }
+      first += n + dice.roll(0, 6);
+    }
+    ASSERT_TRUE(decode_batch(p, first, 1, &cursor).empty());
+  });
 }
 
 }  // namespace

@@ -150,9 +150,10 @@ struct Step {
   Config config;
 };
 
-/// What forward reads.
-inline ForwardArgs forward_inputs(Problem& p, const Step& s) {
-  ForwardArgs a;
+/// What both passes read.
+template <class Args>
+Args inputs_of(Problem& p, const Step& s) {
+  Args a;
   a.x = p.x_tensor();
   a.topk_weights = p.weight_tensor();
   a.weights = p.weights();
@@ -161,17 +162,12 @@ inline ForwardArgs forward_inputs(Problem& p, const Step& s) {
   a.swiglu_limit = p.c.limit;
   return a;
 }
-
-/// What backward reads.
+inline ForwardArgs forward_inputs(Problem& p, const Step& s) {
+  return inputs_of<ForwardArgs>(p, s);
+}
 inline BackwardArgs backward_inputs(Problem& p, Step& s) {
-  BackwardArgs a;
+  auto a = inputs_of<BackwardArgs>(p, s);
   a.dy = p.dy_tensor();
-  a.x = p.x_tensor();
-  a.topk_weights = p.weight_tensor();
-  a.weights = p.weights();
-  a.schedule = s.schedule;
-  a.config = s.config;
-  a.swiglu_limit = p.c.limit;
   a.saved = p.tensor(s.saved.data(), DType::kU8, s.saved.size());
   return a;
 }

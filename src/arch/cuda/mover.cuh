@@ -83,7 +83,7 @@ __device__ inline void stage(const Context<P>& x, const Task& t, RowPipe* pipe) 
   const int32_t end{min_of(d.tokens, begin + p.tile.stage_tokens)};
   const bool copies_x{!p.backward || !p.all_x_saved()};
   if (x.many_ranks()) {
-    ptx::by_one_lane([&] {
+    by_one_lane([&] {
       for (int32_t token{begin}; token < end; ++token) {
         const int64_t at{int64_t{token} * d.hidden};
         if (copies_x) pipe->copy(own.x_stage + at, l.x.at(token), d.hidden * 2);
@@ -168,7 +168,7 @@ __device__ inline bool dispatch(const Context<P>& x, const Task& t, RowPipe* pip
         x.many_ranks() ? l.heaps[own.home].weight_stage[own.slot]
                        : l.topk_weights.at(token, own.slot - token * p.dims.top_k);
   }
-  ptx::by_one_lane([] { ptx::fence_proxy_async(); });  // staged rows came by ordinary stores too
+  by_one_lane([] { ptx::fence_proxy_async(); });  // staged rows came by ordinary stores too
   for (int32_t i{begin}; i < end; ++i) {
     const int64_t at{int64_t{i} * h};
     if (i >= rows) {
@@ -178,7 +178,7 @@ __device__ inline bool dispatch(const Context<P>& x, const Task& t, RowPipe* pip
     }
     const int32_t home{__shfl_sync(kFullWarp, own.home, i - begin)};
     const int64_t from{int64_t{__shfl_sync(kFullWarp, token, i - begin)}};
-    ptx::by_one_lane([&] {
+    by_one_lane([&] {
       const Heap& heap{l.heaps[home]};
       if (pulls_x) {
         pipe->copy(to_x + at, x.many_ranks() ? heap.x_stage + from * h : l.x.at(from), h * 2);
@@ -189,7 +189,7 @@ __device__ inline bool dispatch(const Context<P>& x, const Task& t, RowPipe* pip
     });
   }
   ptx::fence_proxy_async();
-  ptx::by_one_lane([&] {
+  by_one_lane([&] {
     pipe->flush();
     add_release(x, {Counter::kRowsReady, p.dims.rank, t.row}, 1);
     clock->lap(RoleTime::kMoverCopy);

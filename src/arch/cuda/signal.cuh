@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "arch/cuda/launch.h"
+#include "arch/cuda/ptx/barrier.cuh"
 #include "arch/cuda/ptx/memory.cuh"
 
 namespace monomoe::cuda {
@@ -180,7 +181,17 @@ constexpr int32_t kLanes{32};
 
 __device__ inline int32_t lane_id() { return static_cast<int32_t>(threadIdx.x) % kLanes; }
 
-/// The same for a warp whose lanes look at a counter each, or at none (`waits` false).
+/// One lane of a warp, always the same, does it; the others stand still until it is done. What bulk
+/// copies take lies in uniform registers, which all lanes of a warp share: lanes that ran on could
+/// change them.
+template <class F>
+__device__ __forceinline__ void by_one_lane(F&& f) {
+  __syncwarp();
+  if (ptx::elect_one()) f();
+  __syncwarp();
+}
+
+/// `arrived` for a warp whose lanes look at a counter each, or at none (`waits` false).
 template <class P>
 __device__ inline bool all_arrived(const Context<P>& x, const Waiter& w, bool waits,
                                    const CounterRef& c, int32_t wanted, bool blocks) {

@@ -43,7 +43,7 @@ __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, Stag
   using M = Majors<kFeed>;
   int32_t previous{0};
   int32_t k{0};
-#pragma unroll 1
+  MONOMOE_ROLLED
   do {
     ptx::barrier_wait(&s.full[at.stage], at.phase);
     const uint8_t* const from{s.stages[at.stage]};

@@ -165,7 +165,7 @@ __device__ __forceinline__ void dgrad_down_half(const Context<P>& x, const Consu
   const float weight[2]{row_weight(x, w, own_row), row_weight(x, w, own_row + 8)};
   float partial[2]{};
   const uint32_t own_preact{ptx::smem_address(preact) + static_cast<uint32_t>(c.thread * 16)};
-#pragma unroll 1
+  MONOMOE_ROLLED
   for (int32_t part{0}; part < 4; ++part) {
     if (w.task.col * 2 + part / 2 >= blocks) break;
     float sums[16];

@@ -167,7 +167,7 @@ __device__ __forceinline__ void run_worker(const cuda::Launch& launch) {
       cuda::mover_loop(x, moves ? cuda::RowPipe{&s.movers[warp], s.stages[warp], kWideMoveBytes}
                                 : cuda::RowPipe{&s.movers[warp], s.moves[0], kMoveBytes});
     } else if (warp == kLoaderWarp) {
-      ptx::by_one_lane([&] { loader_role(x, s); });
+      cuda::by_one_lane([&] { loader_role(x, s); });
     } else if (warp == kSchedulerWarp) {
       if (ptx::cluster_rank() == kLeader) {
         scheduler_role(x, s);

@@ -69,6 +69,14 @@ struct StageCursor {
   }
 };
 
+/// The next stage, free; `bytes` are coming.
+__device__ __forceinline__ void open_stage(WorkerSmem& s, const StageCursor& at, BegunStages& begun,
+                                           uint32_t bytes) {
+  begun.step();
+  ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
+  ptx::barrier_expect(&s.full[at.stage], bytes);
+}
+
 /// A box into one block, or into both.
 template <bool kBoth>
 __device__ __forceinline__ void load_half(WorkerSmem& s, int32_t stage, int32_t half,
@@ -99,9 +107,7 @@ class StageSink {
     return is_tall && kShare != Share::kA ? &launch_.tall[which] : &launch_.maps[which];
   }
   __device__ void begin(int32_t halves) {
-    begun_.step();
-    ptx::barrier_wait(&s_.empty[at_.stage], at_.phase ^ 1U);
-    ptx::barrier_expect(&s_.full[at_.stage], static_cast<uint32_t>(halves * kHalfBytes));
+    open_stage(s_, at_, begun_, static_cast<uint32_t>(halves * kHalfBytes));
   }
   __device__ void load(const cuda::TensorMap* map, int32_t half, int32_t x, int32_t y, int32_t z) {
     if (kShare == Share::kNothing || (kShare == Share::kA) != (half < 2)) {
@@ -142,9 +148,7 @@ __device__ inline void load_preact(const Context<P>& x, WorkerSmem& s, const Wor
       fill_nothing(s, at, begun);
       continue;
     }
-    begun.step();
-    ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
-    ptx::barrier_expect(&s.full[at.stage], static_cast<uint32_t>(from.bytes));
+    open_stage(s, at, begun, static_cast<uint32_t>(from.bytes));
     ptx::bulk_load(s.stages[at.stage], from.data + half * from.half,
                    static_cast<uint32_t>(from.bytes), &s.full[at.stage]);
     at.next();
@@ -183,10 +187,8 @@ __device__ inline void load_sums(const Context<P>& x, WorkerSmem& s, const Work&
       for (int32_t range{0}; range < shape.ranges; ++range, at.next()) {
         const int32_t rows{shape.slots_of(d, range)};
         const int32_t all_rows{rows + (shape.has_shared(range) ? 1 : 0)};
-        begun.step();
-        ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
+        open_stage(s, at, begun, static_cast<uint32_t>(all_rows * cols * 2));
         uint64_t* const full{&s.full[at.stage]};
-        ptx::barrier_expect(full, static_cast<uint32_t>(all_rows * cols * 2));
         uint8_t* to{s.stages[at.stage]};
         const Bf16* from{slots + (int64_t{token} * d.top_k + range * shape.slots) * d.hidden + col};
         const int32_t at_once{shape.chunks == 1 ? rows : 1};
@@ -235,9 +237,7 @@ __device__ inline void load_forward(const Context<P>& x, WorkerSmem& s, const Wo
   const int32_t end{w.k_blocks * kBlockK};
   MONOMOE_ROLLED
   for (int32_t col{0}; col < end; col += kBlockK, at.next()) {
-    begun.step();
-    ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
-    ptx::barrier_expect(&s.full[at.stage], bytes);
+    open_stage(s, at, begun, bytes);
     if (loads_a) load_half<kShare == Share::kA>(s, at.stage, a_half, a, col, a_row, 0);
     load_half<kShare == Share::kB>(s, at.stage, b_half, b, col, b_row, b_z);
     if (loads_b1) load_half<false>(s, at.stage, 3, b1, col, b_row1, b_z);

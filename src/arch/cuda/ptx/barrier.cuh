@@ -138,16 +138,6 @@ __device__ __forceinline__ bool elect_one() {
   return chosen != 0;
 }
 
-/// One lane of a warp, always the same, does it; the others stand still until it is done. What bulk
-/// copies take lies in uniform registers, which all lanes of a warp share: lanes that ran on could
-/// change them.
-template <class F>
-__device__ __forceinline__ void by_one_lane(F&& f) {
-  __syncwarp();
-  if (elect_one()) f();
-  __syncwarp();
-}
-
 /// setmaxnreg: registers a thread of this warpgroup. Section 9.7.19.5.
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {

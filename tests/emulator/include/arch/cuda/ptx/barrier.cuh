@@ -96,12 +96,6 @@ inline void named_sync(int32_t id, int32_t threads) {
   emulator::meet(id, static_cast<uint32_t>(threads), false);
 }
 inline bool elect_one() { return threadIdx.x % 32 == 0; }
-template <class F>
-void by_one_lane(F&& f) {
-  __syncwarp();
-  if (elect_one()) f();
-  __syncwarp();
-}
 template <int kRegisters>
 void give_registers() {}
 template <int kRegisters>
