@@ -70,23 +70,28 @@ class Maps {
 /// Remembers the boxes of a task as the stages would hold them.
 class Recorder {
  public:
-  explicit Recorder(const Maps& maps) : maps_{maps} {}
-  void begin(int32_t halves) {
-    blocks_.emplace_back();
-    expected_ = halves;
-  }
+  Recorder(const Maps& maps, const Work& w) : maps_{maps}, rows_{w.rows} {}
+  void begin() { blocks_.emplace_back(); }
   struct Handle {
     int32_t which;
     bool is_tall;
   };
   [[nodiscard]] Handle map(int32_t which, bool is_tall) const { return {which, is_tall}; }
-  void load(const Handle& map, int32_t half, int32_t x, int32_t y, int32_t z) {
-    for (int32_t i{0}; i < (map.is_tall ? 2 : 1); ++i) {
-      EXPECT_TRUE(blocks_.back().emplace(half + i, Box{map.which, map.is_tall, x, y, z}).second)
-          << "half " << half + i << " twice";
-    }
+  void load_a_rows(const Handle& map, int32_t x, int32_t y, int32_t z) {
+    EXPECT_EQ(map.is_tall, rows_ > kHalfTile);
+    for (int32_t i{0}; i < (map.is_tall ? 2 : 1); ++i) put(map, i, x, y, z);
   }
-  void end() { EXPECT_EQ(static_cast<int32_t>(blocks_.back().size()), expected_); }
+  void load_a_cols(const Handle& map, int32_t x, int32_t y, int32_t z) {
+    put(map, 0, x, y, z);
+    if (rows_ > kHalfTile) put(map, 1, x + kHalfTile, y, z);
+  }
+  void load_b_cols(const Handle& map, int32_t x, int32_t y, int32_t z) {
+    put(map, 2, x, y, z);
+    put(map, 3, x + kHalfTile, y, z);
+  }
+  void end() const {
+    EXPECT_EQ(static_cast<int32_t>(blocks_.back().size()), rows_ > kHalfTile ? 4 : 3);
+  }
 
   [[nodiscard]] int32_t depth() const { return static_cast<int32_t>(blocks_.size()) * kBlockK; }
 
@@ -106,9 +111,14 @@ class Recorder {
     bool is_tall;
     int32_t x, y, z;
   };
+  void put(const Handle& map, int32_t half, int32_t x, int32_t y, int32_t z) {
+    EXPECT_TRUE(blocks_.back().emplace(half, Box{map.which, map.is_tall, x, y, z}).second)
+        << "half " << half << " twice";
+  }
+
   const Maps& maps_;
+  int32_t rows_;
   std::vector<std::map<int32_t, Box>> blocks_;
-  int32_t expected_{0};
 };
 
 /// Rows of tokens that a wgrad task sums over: ring row, or saved row.
@@ -136,7 +146,7 @@ std::vector<TokenRow> token_rows(const Plan& p, const Task& t) {
 constexpr int32_t kProbes[]{0, 1, 63, 64, 65, 127};
 
 void check_wgrad(const Plan& p, const Maps& maps, const Task& t, const Work& w) {
-  Recorder r{maps};
+  Recorder r{maps, w};
   walk_wgrad(w, r);
   const bool shared{detail::is_shared(t.kind)};
   const bool gate_up{t.kind == Kind::kWgradGateUp || t.kind == Kind::kSharedWgradGateUp};
@@ -171,7 +181,7 @@ void check_wgrad(const Plan& p, const Maps& maps, const Task& t, const Work& w) 
 }
 
 void check_dgrad(const Plan& p, const Maps& maps, const Task& t, const Work& w) {
-  Recorder r{maps};
+  Recorder r{maps, w};
   walk_dgrad(w, r);
   const bool shared{detail::is_shared(t.kind)};
   const bool down{t.kind == Kind::kDgradDown || t.kind == Kind::kSharedDgradDown};

@@ -11,6 +11,7 @@
 #include "arch/cuda/signal.cuh"
 #include "arch/sm90/epilogue.cuh"
 #include "arch/sm90/load.cuh"
+#include "arch/sm90/turn.cuh"
 
 namespace monomoe::sm90 {
 
@@ -67,30 +68,46 @@ __device__ inline float shared_scale(const Context<P>& x, int32_t token) {
 constexpr int32_t kSumVectors{kMostSumCols / 8 / kGroupThreads};  // of a thread
 using SumAcc = cuda::Eight[kSumVectors];
 
-/// Adds up to 32 rows of a stage, those that are routed. Two are in flight. (A thread whose columns
-/// don't exist adds others up, for nobody.)
+/// Adds kRows rows that lie behind each other from `from` on, in order.
+template <int32_t kRows>
+__device__ __forceinline__ void add_some(uint32_t from, uint32_t row_bytes, const float* scales,
+                                         SumAcc& acc) {
+  uint4 row[kRows][kSumVectors];
+#pragma unroll
+  for (int32_t i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int32_t v = 0; v < kSumVectors; ++v) {
+      row[i][v] = ptx::load_shared_16(from + static_cast<uint32_t>(i) * row_bytes +
+                                      static_cast<uint32_t>(v * kGroupThreads * 16));
+    }
+  }
+#pragma unroll
+  for (int32_t i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int32_t v = 0; v < kSumVectors; ++v) cuda::add_scaled(&acc[v], scales[i], row[i][v]);
+  }
+}
+
+/// Adds up to 32 rows of a stage, those that are routed: four at a time if all of them are. (A
+/// thread whose columns don't exist adds others up, for nobody.)
 __device__ __forceinline__ void add_rows(uint32_t stage, int32_t rows, int32_t cols,
                                          uint32_t routed, const float* scales, int32_t thread,
                                          SumAcc& acc) {
-  constexpr int32_t kInFlight{2};
-  const uint32_t own{stage + static_cast<uint32_t>(thread * 16)};
+  constexpr int32_t kAtOnce{4};
+  constexpr uint32_t kAll{(1U << kAtOnce) - 1};
+  const auto row_bytes = static_cast<uint32_t>(cols * 2);
+  uint32_t from{stage + static_cast<uint32_t>(thread * 16)};
   MONOMOE_ROLLED
-  for (int32_t first{0}; first < rows; first += kInFlight) {
-    uint4 row[kInFlight][kSumVectors];
-#pragma unroll
-    for (int32_t i = 0; i < kInFlight; ++i) {
-      const uint32_t from{own + static_cast<uint32_t>(min_of(first + i, rows - 1) * cols * 2)};
-#pragma unroll
-      for (int32_t v = 0; v < kSumVectors; ++v) {
-        row[i][v] = ptx::load_shared_16(from + static_cast<uint32_t>(v * kGroupThreads * 16));
-      }
-    }
-#pragma unroll
-    for (int32_t i = 0; i < kInFlight; ++i) {
-      if (first + i >= rows || ((routed >> (first + i)) & 1U) == 0) continue;
-      const float scale{scales[first + i]};
-#pragma unroll
-      for (int32_t v = 0; v < kSumVectors; ++v) cuda::add_scaled(&acc[v], scale, row[i][v]);
+  for (int32_t first{0}; first < rows;) {
+    const uint32_t next{routed >> first};
+    if ((next & kAll) == kAll && first + kAtOnce <= rows) {
+      add_some<kAtOnce>(from, row_bytes, scales + first, acc);
+      first += kAtOnce;
+      from += kAtOnce * row_bytes;
+    } else {
+      if ((next & 1U) != 0) add_some<1>(from, row_bytes, scales + first, acc);
+      ++first;
+      from += row_bytes;
     }
   }
 }
@@ -130,7 +147,7 @@ __device__ inline void write_chunk(const Context<P>& x, int32_t token, int32_t c
 
 template <class P>
 __device__ inline void combine(const Context<P>& x, WorkerSmem& s, const Consumer& c, const Work& w,
-                               StageCursor at) {
+                               StageCursor at, const Turn& turn) {
   const Dims& d{x.plan.dims};
   const SumShape shape{sum_shape(d)};
   const int32_t begin{w.task.row * x.plan.tile.sum_tokens};
@@ -141,6 +158,7 @@ __device__ inline void combine(const Context<P>& x, WorkerSmem& s, const Consume
     scales_of(s, c)[c.lane * cuda::kLanes + d.top_k] = shared_scale(x, begin + c.lane);
   }
   __syncwarp();
+  turn.wait();
   MONOMOE_ROLLED
   for (int32_t token{begin}; token < end; ++token) {
     const int32_t row{token - begin};
@@ -180,7 +198,7 @@ __device__ inline void combine(const Context<P>& x, WorkerSmem& s, const Consume
     ptx::barrier_wait(&s.full[at.stage], at.phase);
     release_stage(s, at.stage);
   }
-  ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+  turn.give();
 }
 
 }  // namespace monomoe::sm90

@@ -13,6 +13,7 @@
 #include "arch/sm90/epilogue.cuh"
 #include "arch/sm90/load.cuh"
 #include "arch/sm90/mma.cuh"
+#include "arch/sm90/turn.cuh"
 
 namespace monomoe::sm90 {
 
@@ -22,33 +23,38 @@ struct Majors {
   static constexpr bool kMnA{kFeed == Feed::kWgrad};
   static constexpr bool kMnB{kFeed != Feed::kForward};
 
-  static __device__ __forceinline__ uint64_t a(const uint8_t* stage) {
+  static __device__ __forceinline__ uint32_t a(uint32_t stage) {
     return kMnA ? mn_major(stage) : k_major(stage);
   }
-  static __device__ __forceinline__ uint64_t b(const uint8_t* stage) {
+  static __device__ __forceinline__ uint32_t b(uint32_t stage) {
     return kMnB ? mn_major(stage + 2 * kHalfBytes) : k_major(stage + 2 * kHalfBytes);
   }
-  static constexpr uint64_t kStepA{kMnA ? kStepMnMajor : kStepKMajor};
-  static constexpr uint64_t kStepB{kMnB ? kStepMnMajor : kStepKMajor};
+  static constexpr uint32_t kStepA{kMnA ? kStepMnMajor : kStepKMajor};
+  static constexpr uint32_t kStepB{kMnB ? kStepMnMajor : kStepKMajor};
 };
 
-/// 128 (or 64) rows x 128 columns over `k_blocks` stages. `goes_on`: the accumulators hold a sum.
-/// `behind`: stages of the task that come then, for its epilogue. The other warpgroup gets its turn
-/// when they are full: it could go through the whole ring while one is under way, and find the fill
-/// after next there, by parity.
+/// 128 (or 64) rows x 128 columns over `k_blocks` stages, in the warpgroup's turn. `goes_on`: the
+/// accumulators hold a sum. `behind`: stages of the task that come then, for its epilogue.
+///
+/// A stage's instructions must take less time than its products, and are not far from it: the next
+/// stage is looked at behind this one's products, and descriptors lie in uniform registers, else
+/// each product waits for four moves to them (docs/notes).
 template <Feed kFeed, bool kTwoHalves>
 __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, StageCursor at,
-                                          int32_t k_blocks, int32_t behind, bool goes_on,
-                                          float (&d0)[64], float (&d1)[64]) {
+                                          const Turn& turn, int32_t k_blocks, int32_t behind,
+                                          bool goes_on, float (&d0)[64], float (&d1)[64]) {
   using M = Majors<kFeed>;
+  const uint32_t stages{ptx::smem_address(s.stages)};
+  const Releases releases{s};
+  bool is_full{false};
   int32_t previous{0};
   int32_t k{0};
+  turn.wait();
   MONOMOE_ROLLED
   do {
-    ptx::barrier_wait(&s.full[at.stage], at.phase);
-    const uint8_t* const from{s.stages[at.stage]};
-    const uint64_t a{M::a(from)};
-    const uint64_t b{M::b(from)};
+    const uint32_t a{ptx::uniform(M::a(stages + static_cast<uint32_t>(at.stage) * kStageBytes))};
+    if (!is_full) ptx::barrier_wait(&s.full[at.stage], at.phase);
+    const uint32_t b{a + (M::b(0) - M::a(0))};
     ptx::mma_fence();
 #pragma unroll
     for (int32_t step = 0; step < kBlockK / 16; ++step) {
@@ -60,57 +66,63 @@ __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, Stag
       }
     }
     ptx::mma_commit();
+    StageCursor next{at};
+    next.next();
+    is_full = ptx::barrier_test(&s.full[next.stage], next.phase);
     if (k > 0) {
       ptx::mma_wait<1>();
-      if (c.thread == 0) release_stage(s, previous);
+      if (c.thread == 0) releases.release(previous);
     }
     previous = at.stage;
-    at.next();
+    at = next;
   } while (++k < k_blocks);
   // The products of the last stage may still run: its stage is released after the wait.
   if (c.thread == 0) {
     MONOMOE_ROLLED
     for (; behind > 0; --behind, at.next()) ptx::barrier_wait(&s.full[at.stage], at.phase);
-    ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+    turn.give();
   }
   ptx::mma_wait<0>();
   ptx::hold(d0);
   if constexpr (kTwoHalves) ptx::hold(d1);
-  if (c.thread == 0) release_stage(s, previous);
+  if (c.thread == 0) releases.release(previous);
 }
 
 /// Gives the turn away unused. Without products nothing holds the warps together: a slow one must
 /// have seen its turn before the other warpgroup can give the next.
-__device__ __forceinline__ void pass_turn(WorkerSmem& s, const Consumer& c) {
+__device__ __forceinline__ void pass_turn(const Consumer& c, const Turn& turn) {
+  turn.wait();
   c.sync();
-  if (c.thread == 0) ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+  if (c.thread == 0) turn.give();
 }
 
 /// The stages of an entry with nothing to do.
-__device__ inline void drain(WorkerSmem& s, const Consumer& c, const Work& w, StageCursor at) {
+__device__ inline void drain(WorkerSmem& s, const Consumer& c, const Work& w, StageCursor at,
+                             const Turn& turn) {
+  turn.wait();
   c.sync();  // all have had their turn
   if (c.thread != 0) return;
   for (int32_t k{0}; k < w.k_blocks; ++k, at.next()) {
     ptx::barrier_wait(&s.full[at.stage], at.phase);
     release_stage(s, at.stage);
   }
-  ptx::barrier_arrive(&s.turn[c.group ^ 1]);
+  turn.give();
 }
 
 /// A product and its epilogue. The epilogues stand here once, whatever the number of halves.
 template <class P>
 __device__ inline void run_forward_products(const Context<P>& x, WorkerSmem& s, const Consumer& c,
                                             const Work& w, const StageCursor& begin,
-                                            cuda::RoleClock* clock) {
+                                            const Turn& turn) {
   float d0[64];
   float d1[64];
   const bool two_halves{w.rows > kHalfTile};
   if (two_halves) {
-    main_loop<Feed::kForward, true>(s, c, begin, w.k_blocks, 0, false, d0, d1);
+    main_loop<Feed::kForward, true>(s, c, begin, turn, w.k_blocks, 0, false, d0, d1);
   } else {
-    main_loop<Feed::kForward, false>(s, c, begin, w.k_blocks, 0, false, d0, d1);
+    main_loop<Feed::kForward, false>(s, c, begin, turn, w.k_blocks, 0, false, d0, d1);
   }
-  if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerLoop);
+  if (c.thread == 0) turn.clock->lap(cuda::RoleTime::kConsumerLoop);
   if (w.kind == static_cast<int32_t>(Kind::kGateUp) ||
       w.kind == static_cast<int32_t>(Kind::kSharedGateUp)) {
     const GateUpOut out{gate_up_out(x, w)};
@@ -125,16 +137,21 @@ __device__ inline void run_forward_products(const Context<P>& x, WorkerSmem& s, 
 /// One task of this warpgroup.
 template <class P>
 __device__ inline void run_forward_task(const Context<P>& x, WorkerSmem& s, const Consumer& c,
-                                        const Work& w, const StageCursor& begin,
-                                        cuda::RoleClock* clock) {
+                                        const Work& w, const StageCursor& begin, const Turn& turn) {
   if (w.kind == static_cast<int32_t>(Kind::kCombine)) {
-    combine(x, s, c, w, begin);
+    combine(x, s, c, w, begin, turn);
   } else if (w.k_blocks > 0) {
-    run_forward_products(x, s, c, w, begin, clock);
+    run_forward_products(x, s, c, w, begin, turn);
   } else {
-    pass_turn(s, c);
+    pass_turn(c, turn);
     shared_score(x, c, w);
   }
+}
+
+/// Are the results read by TMA or bulk copies? Then each thread that has stored some fences, which
+/// waits for its stores.
+__device__ inline bool has_async_readers(const Work& w) {
+  return w.feed != Feed::kWgrad && w.kind != static_cast<int32_t>(Kind::kCombine);
 }
 
 /// An entry of the own warpgroup.
@@ -143,17 +160,13 @@ __device__ inline void run_entry(const Context<P>& x, WorkerSmem& s, const Consu
                                  const Work& w, const Progress& at, cuda::RoleClock* clock,
                                  const Run& run) {
   if (pushes(w)) find_targets(x, s, c, w);
-  // Parity alone can't tell stage fill n from n + 2, hence the turns. The first is free.
-  const int32_t turns{at.idx / kConsumers + 1 - c.group};
-  if (at.idx > 0) ptx::barrier_wait(&s.turn[c.group], static_cast<uint32_t>(turns) & 1U);
-  if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerTurn);
+  const Turn turn{s, c, at.idx, clock};
   if (w.kind == Work::kIdle) {
-    drain(s, c, w, StageCursor{at.fills});
+    drain(s, c, w, StageCursor{at.fills}, turn);
   } else {
-    run(c, w, StageCursor{at.fills}, clock);
+    run(c, w, StageCursor{at.fills}, turn);
   }
-  // The results have async-proxy readers (TMA), hence the fence in every thread.
-  ptx::fence_proxy_async();
+  if (has_async_readers(w)) ptx::fence_proxy_async();
   if (c.thread == 0) {
     clock->lap(w.kind == static_cast<int32_t>(Kind::kCombine) ? cuda::RoleTime::kConsumerCombine
                                                               : cuda::RoleTime::kConsumerEpilogue);

@@ -56,10 +56,19 @@ struct Consumer {
 
 /// One thread of a warpgroup: its reads of a stage are done. Loaders of both blocks wait for it,
 /// since each writes to both.
+struct Releases {
+  uint64_t* own;
+  uint32_t other;  // in the other block
+
+  __device__ __forceinline__ explicit Releases(WorkerSmem& s)
+      : own{s.empty}, other{ptx::cluster_address(s.empty, ptx::cluster_rank() ^ 1U)} {}
+  __device__ __forceinline__ void release(int32_t stage) const {
+    ptx::barrier_arrive(own + stage);
+    ptx::barrier_arrive_remote(other + static_cast<uint32_t>(stage) * sizeof(*own));
+  }
+};
 __device__ __forceinline__ void release_stage(WorkerSmem& s, int32_t stage) {
-  uint64_t* const empty{&s.empty[stage]};
-  ptx::barrier_arrive(empty);
-  ptx::barrier_arrive_remote(ptx::cluster_address(empty, ptx::cluster_rank() ^ 1U));
+  Releases{s}.release(stage);
 }
 
 /// v[nb * 2 + h]: packed pairs of a warp's 16 rows x 64 columns -> put(row in 16, chunk, 16 bytes).
@@ -75,14 +84,17 @@ __device__ __forceinline__ void store_rows(const Consumer& c, const uint32_t (&v
     ptx::store_matrices(at, v[nb * 2], v[nb * 2 + 1], v[nb * 2 + 2], v[nb * 2 + 3]);
   }
   __syncwarp();
+  constexpr int32_t kTimes{4};
+  const int32_t chunk{c.lane & 7};
+  uint4 q[kTimes];
 #pragma unroll
-  for (int32_t i = 0; i < 4; ++i) {
+  for (int32_t i = 0; i < kTimes; ++i) {
     const int32_t r{i * 4 + (c.lane >> 3)};
-    const int32_t chunk{c.lane & 7};
-    const uint4 q{
-        ptx::load_shared_16(c.staging + static_cast<uint32_t>(r * 128 + ((chunk ^ (r & 7)) << 4)))};
-    put(r, i, chunk, q);
+    q[i] =
+        ptx::load_shared_16(c.staging + static_cast<uint32_t>(r * 128 + ((chunk ^ (r & 7)) << 4)));
   }
+#pragma unroll
+  for (int32_t i = 0; i < kTimes; ++i) put(i * 4 + (c.lane >> 3), i, chunk, q[i]);
 }
 
 /// The gate of the shared expert's output of a token.

@@ -181,12 +181,11 @@ __device__ __forceinline__ void run_worker(const cuda::Launch& launch) {
     ptx::take_registers<kConsumerRegisters>();
     if (!moves) {
       consumer_role(
-          x, s,
-          [&](const Consumer& c, const Work& w, const StageCursor& begin, cuda::RoleClock* clock) {
+          x, s, [&](const Consumer& c, const Work& w, const StageCursor& begin, const Turn& turn) {
             if constexpr (kBackward) {
-              run_backward_task(x, s, c, w, begin, clock);
+              run_backward_task(x, s, c, w, begin, turn);
             } else {
-              run_forward_task(x, s, c, w, begin, clock);
+              run_forward_task(x, s, c, w, begin, turn);
             }
           });
     }

@@ -51,29 +51,10 @@ __device__ inline PreactTile preact_tile(const Context<P>& x, const Work& w) {
           int64_t{blocks} * kPreactBlockVectors, pieces * kPreactBlockVectors * 16};
 }
 
-/// Fill `n` of the stages, counted modulo 2 * kStages: its stage and the phase of its barriers.
-struct StageCursor {
-  int32_t stage;
-  uint32_t phase;
-  __device__ explicit StageCursor(int32_t n)
-      : stage{n < kStages ? n : n - kStages}, phase{n < kStages ? 0U : 1U} {}
-  /// `n` fills later.
-  [[nodiscard]] __device__ StageCursor after(int32_t n) const {
-    return StageCursor{(stage + (phase != 0 ? kStages : 0) + n) % (2 * kStages)};
-  }
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1U;
-    }
-  }
-};
-
 /// The next stage, free; `bytes` are coming.
 __device__ __forceinline__ void open_stage(WorkerSmem& s, const StageCursor& at, BegunStages& begun,
                                            uint32_t bytes) {
-  begun.step();
-  ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
+  begun.wait(at);
   ptx::barrier_expect(&s.full[at.stage], bytes);
 }
 
@@ -91,48 +72,75 @@ __device__ __forceinline__ void load_half(WorkerSmem& s, int32_t stage, int32_t 
 }
 
 /// Takes the boxes of backward's tasks (work.h) to the stages. Of the operand that the blocks share
-/// each loads its half, for both.
+/// each loads its half, for both; of one with 64 rows only the first block has a half.
 template <Share kShare, class P>
 class StageSink {
  public:
-  __device__ StageSink(const Context<P>& x, WorkerSmem& s, StageCursor& at, BegunStages& begun)
+  __device__ StageSink(const Context<P>& x, WorkerSmem& s, const Work& w, StageCursor& at,
+                       BegunStages& begun)
       : launch_{x.launch},
         s_{s},
-        block_{static_cast<int32_t>(ptx::cluster_rank())},
         at_{at},
-        begun_{begun} {}
+        begun_{begun},
+        block_{static_cast<int32_t>(ptx::cluster_rank())},
+        two_halves_{w.rows > kHalfTile} {}
+
   /// Only A can be tall.
-  __device__ const cuda::TensorMap* map(int32_t which, bool is_tall) {
-    if (is_tall) is_tall_ = true;
+  __device__ const cuda::TensorMap* map(int32_t which, bool is_tall) const {
     return is_tall && kShare != Share::kA ? &launch_.tall[which] : &launch_.maps[which];
   }
-  __device__ void begin(int32_t halves) {
-    open_stage(s_, at_, begun_, static_cast<uint32_t>(halves * kHalfBytes));
+  __device__ void begin() {
+    open_stage(s_, at_, begun_, static_cast<uint32_t>((two_halves_ ? 4 : 3) * kHalfBytes));
   }
-  __device__ void load(const cuda::TensorMap* map, int32_t half, int32_t x, int32_t y, int32_t z) {
-    if (kShare == Share::kNothing || (kShare == Share::kA) != (half < 2)) {
-      load_half<false>(s_, at_.stage, half, map, x, y, z);
-    } else if (kShare == Share::kA && is_tall_) {
-      load_half<true>(s_, at_.stage, block_, map, x, y + block_ * kHalfTile, z);
-    } else if (half % 2 == block_) {
-      load_half<true>(s_, at_.stage, half, map, x, y, z);
+  __device__ void load_a_rows(const cuda::TensorMap* map, int32_t x, int32_t y, int32_t z) const {
+    if constexpr (kShare == Share::kA) {
+      if (two_halves_ || block_ == 0) both(map, block_, x, y + block_ * kHalfTile, z);
+    } else {
+      own(map, 0, x, y, z);
     }
   }
-  __device__ void end() { at_.next(); }
+  __device__ void load_a_cols(const cuda::TensorMap* map, int32_t x, int32_t y, int32_t z) const {
+    if constexpr (kShare == Share::kA) {
+      if (two_halves_ || block_ == 0) both(map, block_, x + block_ * kHalfTile, y, z);
+    } else {
+      own(map, 0, x, y, z);
+      if (two_halves_) own(map, 1, x + kHalfTile, y, z);
+    }
+  }
+  __device__ void load_b_cols(const cuda::TensorMap* map, int32_t x, int32_t y, int32_t z) const {
+    if constexpr (kShare == Share::kB) {
+      both(map, 2 + block_, x + block_ * kHalfTile, y, z);
+    } else {
+      own(map, 2, x, y, z);
+      own(map, 3, x + kHalfTile, y, z);
+    }
+  }
+  __device__ void end() {
+    at_.next();
+    begun_.look(at_);
+  }
 
  private:
+  __device__ void own(const cuda::TensorMap* map, int32_t half, int32_t x, int32_t y,
+                      int32_t z) const {
+    load_half<false>(s_, at_.stage, half, map, x, y, z);
+  }
+  __device__ void both(const cuda::TensorMap* map, int32_t half, int32_t x, int32_t y,
+                       int32_t z) const {
+    load_half<true>(s_, at_.stage, half, map, x, y, z);
+  }
+
   const cuda::Launch& launch_;
   WorkerSmem& s_;
-  int32_t block_;  // of the pair
-  bool is_tall_{false};
   StageCursor& at_;
   BegunStages& begun_;
+  int32_t block_;  // of the pair
+  bool two_halves_;
 };
 
 /// A stage that nothing comes to.
 __device__ inline void fill_nothing(WorkerSmem& s, StageCursor& at, BegunStages& begun) {
-  begun.step();
-  ptx::barrier_wait(&s.empty[at.stage], at.phase ^ 1U);
+  begun.wait(at);
   ptx::barrier_arrive(&s.full[at.stage]);
   at.next();
 }
@@ -158,7 +166,7 @@ __device__ inline void load_preact(const Context<P>& x, WorkerSmem& s, const Wor
 template <Share kShare, class P>
 __device__ inline void load_backward(const Context<P>& x, WorkerSmem& s, const Work& w,
                                      StageCursor& at, BegunStages& begun) {
-  StageSink<kShare, P> sink{x, s, at, begun};
+  StageSink<kShare, P> sink{x, s, w, at, begun};
   if (w.feed == Feed::kDgrad) {
     walk_dgrad(w, sink);
     if (w.k_behind > 0) load_preact(x, s, w, at, begun);
@@ -236,11 +244,13 @@ __device__ inline void load_forward(const Context<P>& x, WorkerSmem& s, const Wo
   const uint32_t bytes{static_cast<uint32_t>((two_halves ? 4 : 3) * kHalfBytes)};
   const int32_t end{w.k_blocks * kBlockK};
   MONOMOE_ROLLED
-  for (int32_t col{0}; col < end; col += kBlockK, at.next()) {
+  for (int32_t col{0}; col < end; col += kBlockK) {
     open_stage(s, at, begun, bytes);
     if (loads_a) load_half<kShare == Share::kA>(s, at.stage, a_half, a, col, a_row, 0);
     load_half<kShare == Share::kB>(s, at.stage, b_half, b, col, b_row, b_z);
     if (loads_b1) load_half<false>(s, at.stage, 3, b1, col, b_row1, b_z);
+    at.next();
+    begun.look(at);
   }
 }
 

@@ -38,12 +38,10 @@ __device__ __forceinline__ void store_fragment(float4* to, const Sums& sums) {
   for (int32_t i = 0; i < 16; ++i) __stcg(to + i * kGroupThreads, sums.at(i));
 }
 
-/// `from` null: zeros.
 __device__ __forceinline__ void load_fragment(const float4* from, float (&d)[64]) {
 #pragma unroll
   for (int32_t i = 0; i < 16; ++i) {
-    float4 v{};
-    if (from != nullptr) v = __ldcg(from + i * kGroupThreads);
+    const float4 v{__ldcg(from + i * kGroupThreads)};
     d[4 * i] = v.x;
     d[4 * i + 1] = v.y;
     d[4 * i + 2] = v.z;

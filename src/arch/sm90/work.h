@@ -82,15 +82,14 @@ MONOMOE_HD constexpr SumShape sum_shape(const Dims& d) {
 }
 
 // The boxes of backward's tasks. A sink gets sink.map(which, is_tall) once for each map, then for
-// each k block sink.begin(halves), sink.load(map, half, x, y, z) for each box, and sink.end().
-// Halves of a stage: 0 and 1 of A, 2 and 3 of B; a tall box fills two. One thread runs this on a
-// GPU, in less time than a k block's products take: plain loops over a few integers.
+// each k block sink.begin(), what to load of A and of B, and sink.end(). K-major operands are
+// loaded by rows from y on, MN-major ones by columns from x on: 128 of them, of A 64 if there are
+// no more. One thread runs this on a GPU, in less time than a k block's products take: plain loops
+// over a few integers.
 
 template <class Sink>
 MONOMOE_HD void walk_dgrad(const Work& w, Sink& sink) {
-  const bool two_halves{w.rows > kHalfTile};
-  const int32_t halves{two_halves ? 4 : 3};
-  const auto a = sink.map(w.a_map, two_halves);
+  const auto a = sink.map(w.a_map, w.rows > kHalfTile);
   const int32_t a_row{w.a_row};
   const int32_t b_col{w.b_row0};
   const int32_t b_z{w.task.expert};
@@ -101,10 +100,9 @@ MONOMOE_HD void walk_dgrad(const Work& w, Sink& sink) {
     const auto b = sink.map(i == 0 ? w.b_map0 : w.b_map1, false);
     MONOMOE_ROLLED
     for (int32_t k{0}; k < depth; k += kBlockK) {
-      sink.begin(halves);
-      sink.load(a, 0, k, a_row, i);
-      sink.load(b, 2, b_col, k, b_z);
-      sink.load(b, 3, b_col + kHalfTile, k, b_z);
+      sink.begin();
+      sink.load_a_rows(a, k, a_row, i);
+      sink.load_b_cols(b, b_col, k, b_z);
       sink.end();
     }
   }
@@ -113,8 +111,6 @@ MONOMOE_HD void walk_dgrad(const Work& w, Sink& sink) {
 /// Row tiles of tokens in order, two k blocks each.
 template <class Sink>
 MONOMOE_HD void walk_wgrad(const Work& w, Sink& sink) {
-  const bool two_halves{w.rows > kHalfTile};
-  const int32_t halves{two_halves ? 4 : 3};
   const auto a = sink.map(w.a_map, false);
   const int32_t a_col{w.a_row};
   const int32_t a_z{w.a_z};
@@ -124,20 +120,18 @@ MONOMOE_HD void walk_wgrad(const Work& w, Sink& sink) {
   int32_t tile{w.k_tile};
   int32_t slot{tile % ring};
   MONOMOE_ROLLED
-  for (int32_t left{w.k_blocks * kBlockK}; left > 0; left -= FixedTile::rows) {
+  for (int32_t left{w.k_blocks}; left > 0; left -= FixedTile::rows / kBlockK) {
     const auto b = sink.map(tile < saved ? w.b_map1 : w.b_map0, false);
     const int32_t a_row{slot * FixedTile::rows};
     const int32_t b_row{(tile < saved ? tile : slot) * FixedTile::rows};
-    const int32_t depth{min_of(left, FixedTile::rows)};
-    MONOMOE_ROLLED
-    for (int32_t k{0}; k < depth; k += kBlockK) {
-      sink.begin(halves);
-      sink.load(a, 0, a_col, a_row + k, a_z);
-      if (two_halves) sink.load(a, 1, a_col + kHalfTile, a_row + k, a_z);
-      sink.load(b, 2, b_col, b_row + k, 0);
-      sink.load(b, 3, b_col + kHalfTile, b_row + k, 0);
+    const auto load = [&](int32_t k) {
+      sink.begin();
+      sink.load_a_cols(a, a_col, a_row + k, a_z);
+      sink.load_b_cols(b, b_col, b_row + k, 0);
       sink.end();
-    }
+    };
+    load(0);
+    if (left > 1) load(kBlockK);
     ++tile;
     if (++slot == ring) slot = 0;
   }

@@ -43,6 +43,21 @@ __device__ __forceinline__ void barrier_wait(uint64_t* b, uint32_t parity) {
       : "memory");
 }
 
+/// Has it ended? A true answer counts as a wait.
+__device__ __forceinline__ bool barrier_test(uint64_t* b, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(smem_address(b)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 /// The same for what another block of the cluster handed on: acquires at cluster scope.
 __device__ __forceinline__ void barrier_wait_cluster(uint64_t* b, uint32_t parity) {
   asm volatile(

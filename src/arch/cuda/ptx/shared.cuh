@@ -5,6 +5,11 @@
 
 namespace monomoe::ptx {
 
+/// Of a value that is the same in all lanes of a converged warp: in a register that they share.
+__device__ __forceinline__ uint32_t uniform(uint32_t v) {
+  return __reduce_max_sync(0xFFFFFFFFU, v);
+}
+
 /// What the launch asked for, aligned to 1024 bytes.
 __device__ __forceinline__ uint8_t* dynamic_shared() {
   extern __shared__ __align__(1024) uint8_t raw[];

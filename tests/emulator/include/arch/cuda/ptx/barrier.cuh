@@ -55,6 +55,7 @@ inline void barrier_expect(uint64_t* b, uint32_t bytes) {
 inline void barrier_wait(uint64_t* b, uint32_t parity) {
   emulator::wait_until("an mbarrier", [b, parity] { return (*b & 1U) != parity; });
 }
+inline bool barrier_test(uint64_t* b, uint32_t parity) { return (*b & 1U) != parity; }
 inline void barrier_wait_cluster(uint64_t* b, uint32_t parity) { barrier_wait(b, parity); }
 inline uint32_t cluster_address(const void* p, uint32_t rank) {
   return smem_address(p) | rank << kRankShift;

@@ -6,6 +6,13 @@
 
 namespace monomoe::ptx {
 
+inline uint32_t uniform(uint32_t v) {
+  for (const uint64_t other : emulator::exchange(v)) {
+    if (other != v) throw std::runtime_error{"emulator: lanes disagree on a uniform value"};
+  }
+  return v;
+}
+
 inline uint8_t* dynamic_shared() { return emulator::block().shared; }
 
 inline int32_t load_volatile(const int32_t& word) {

@@ -17,10 +17,11 @@ void mma_wait() {
 }
 inline void hold(float (&)[64]) {}
 
-/// Element (mn, k) of the operand that a descriptor shows: 128-byte swizzle, boxes of 64 x 64.
+/// Element (mn, k) of the operand that a descriptor's lower half shows: 128-byte swizzle, boxes of
+/// 64 x 64.
 template <bool kMn>
-float operand(uint64_t descriptor, uint32_t mn, uint32_t k) {
-  const uint32_t base{static_cast<uint32_t>(descriptor & 0x3FFFU) << 4U};
+float operand(uint32_t descriptor, uint32_t mn, uint32_t k) {
+  const uint32_t base{(descriptor & 0x3FFFU) << 4U};
   const uint32_t at{kMn ? base + k * 128 + mn % 64 * 2 + mn / 64 * 8192 : base + mn * 128 + k * 2};
   uint16_t v;
   std::memcpy(&v, emulator::block().shared + (at ^ (((at >> 7U) & 7U) << 4U)), 2);
@@ -28,7 +29,7 @@ float operand(uint64_t descriptor, uint32_t mn, uint32_t k) {
 }
 
 template <bool kMnA, bool kMnB>
-void mma_64x128x16(float (&d)[64], uint64_t a, uint64_t b, bool add) {
+void mma_64x128x16(float (&d)[64], uint32_t a, uint32_t b, bool add) {
   const uint32_t thread{threadIdx.x % 128};
   const uint32_t lane{thread % 32};
   float row[2][16];
