@@ -13,7 +13,7 @@
 #include "arch/cuda/ptx/math.cuh"
 #include "arch/cuda/ptx/shared.cuh"
 #include "arch/cuda/signal.cuh"
-#include "arch/sm90/smem_plan.h"
+#include "arch/sm90/preact.cuh"
 
 namespace monomoe::sm90 {
 
@@ -103,14 +103,6 @@ __device__ inline float sigma_of(const Context<P>& x, int64_t token) {
   return cuda::sigmoid(x.launch.template saved_region<float>(x.launch.saved_layout.score)[token]);
 }
 
-constexpr int32_t kPreactVectors{4};  // of 16 bytes a thread, for gate or up of a 64 x 64 block
-
-/// Offset of a thread's vectors of block `block` of 64 columns, in those of a tile; gate first, up
-/// kPreactVectors * kGroupThreads behind it.
-__device__ __forceinline__ int64_t preact_block(int32_t half, int32_t blocks, int32_t block) {
-  return (int64_t{half} * blocks + block) * 2 * kPreactVectors * kGroupThreads;
-}
-
 /// Where gate_up's results go; the routed and the shared expert differ only here.
 struct GateUpOut {
   Bf16* act;      // first row of the tile
@@ -120,25 +112,13 @@ struct GateUpOut {
 
 template <class P>
 __device__ inline GateUpOut gate_up_out(const Context<P>& x, const Work& w) {
-  const cuda::Launch& l{x.launch};
   const auto& p{x.plan};
-  GateUpOut o{};
-  if (w.kind == static_cast<int32_t>(Kind::kGateUp)) {
-    o.inter = p.dims.inter;
-    o.act = l.region<Bf16>(Region::kActRing) + w.out_row * o.inter;
-    if (!p.recomputed(w.task.row)) {
-      o.preact = l.saved_region<uint4>(l.saved_layout.preact) +
-                 preact_elements(int64_t{w.task.row} * p.tile.rows, o.inter) / 8;
-    }
-  } else {
-    o.inter = p.dims.shared;
-    o.act = l.region<Bf16>(Region::kSharedAct) + w.out_row * o.inter;
-    if (p.knobs.save_shared) {
-      o.preact = l.saved_region<uint4>(l.saved_layout.shared_preact) +
-                 preact_elements(w.out_row, o.inter) / 8;
-    }
-  }
-  return o;
+  const bool routed{w.kind == static_cast<int32_t>(Kind::kGateUp)};
+  const bool kept{routed ? !p.recomputed(w.task.row) : p.knobs.save_shared};
+  const int32_t inter{routed ? p.dims.inter : p.dims.shared};
+  const Region act{routed ? Region::kActRing : Region::kSharedAct};
+  return {x.launch.template region<Bf16>(act) + w.out_row * inter,
+          kept ? preact_rows(x, w) : nullptr, inter};
 }
 
 /// gate, up -> bf16 -> kept in fragment order; a -> bf16 -> act rows. 64 rows of the tile.

@@ -8,48 +8,10 @@
 #pragma once
 
 #include "arch/cuda/ptx/tma.cuh"
+#include "arch/sm90/preact.cuh"
 #include "arch/sm90/schedule_role.cuh"
 
 namespace monomoe::sm90 {
-
-/// First vector of the pre-activations of a task's first 64 rows.
-template <class P>
-__device__ inline uint4* preact_rows(const Context<P>& x, const Work& w) {
-  const cuda::Launch& l{x.launch};
-  const auto& p{x.plan};
-  int32_t inter{p.dims.inter};
-  int64_t row{w.out_row};
-  uint4* base{nullptr};
-  if (detail::is_shared(w.task.kind)) {
-    inter = p.dims.shared;
-    base = p.knobs.save_shared ? l.saved_region<uint4>(l.saved_layout.shared_preact)
-                               : l.region<uint4>(Region::kSharedPreact);
-  } else if (p.recomputed(w.task.row)) {
-    base = l.region<uint4>(Region::kPreactRing);
-  } else {
-    base = l.saved_region<uint4>(l.saved_layout.preact);
-    row = int64_t{w.task.row} * p.tile.rows;
-  }
-  return base + preact_elements(row, inter) / 8;
-}
-
-/// Pre-activations of a tile of dgrad_down: of 64 rows one piece, one or two blocks of 64 columns.
-struct PreactTile {
-  const uint4* data;  // of the first 64 rows
-  int64_t half;       // from there to those of the other 64 rows
-  int32_t bytes;      // of a piece
-};
-constexpr int32_t kPreactBlockVectors{kPreactBlock * kPreactBlock * 2 / 8};  // gate and up
-
-template <class P>
-__device__ inline PreactTile preact_tile(const Context<P>& x, const Work& w) {
-  const int32_t inter{detail::is_shared(w.task.kind) ? x.plan.dims.shared : x.plan.dims.inter};
-  const int32_t blocks{ceil_div(inter, kPreactBlock)};
-  const int32_t first{w.task.col * (FixedTile::cols / kPreactBlock)};
-  const int32_t pieces{min_of(FixedTile::cols / kPreactBlock, blocks - first)};
-  return {preact_rows(x, w) + int64_t{first} * kPreactBlockVectors,
-          int64_t{blocks} * kPreactBlockVectors, pieces * kPreactBlockVectors * 16};
-}
 
 /// The next stage, free; `bytes` are coming.
 __device__ __forceinline__ void open_stage(WorkerSmem& s, const StageCursor& at, BegunStages& begun,
