@@ -3,10 +3,17 @@
 # [CASE...]` (docs/bench.md; dsv3-ep8 and qwen3-30b by default), about 20 s each. Needs what
 # tools/device_test.sh needs, and CUDA's ncu, cuobjdump and nvdisasm. KEEP=FOLDER keeps what ncu wrote.
 set -euo pipefail
+if [[ -n ${KEEP:-} ]]; then
+  mkdir -p "$KEEP"
+  folder=$(cd "$KEEP" && pwd)
+  rm -f "$folder"/*.cubin
+else
+  folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
+fi
 cd "$(dirname "$0")/.."
 export PATH="$PATH:/usr/local/cuda/bin" PYTHONUNBUFFERED=1
 export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}tests/device"
-folder=${KEEP:-$(mktemp -d)}
 library=$(python3 -c 'import monomoe; print(monomoe.__path__[0])')/_monomoe.so
 (cd "$folder" && cuobjdump -xelf all "$library" >/dev/null && nvdisasm -gi -c ./*.cubin >kernels.sass)
 if (($# == 0)); then set -- dsv3-ep8 qwen3-30b; fi

@@ -5,8 +5,8 @@ DISASSEMBLY  `nvdisasm -gi -c` of the kernels that were measured, which knows th
 
 For each kernel: how many of a multiprocessor's warps are busy with what, on average, and how many
 of them wait for instructions. Then its loops of products: cycles a stage, and of these how many
-went into waiting for products before and for the stage. An instruction is "selected" for one cycle
-each time, which turns samples into cycles. (docs/notes/0028)
+went into waiting for products before (at a product or at the wait for them) and for the stage. An
+instruction is "selected" for one cycle each time, which turns samples into cycles (docs/notes/0028).
 """
 
 import argparse
@@ -19,6 +19,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parents[1] / "src" / "arch"
 WARPS = 12  # of a worker
+LONGEST_RETRY = 16  # instructions of a wait that goes on, behind the kernel's other code
 
 # What an instruction is for: the first line that fits. A function: the instruction is in it, or in
 # what was inlined into it.
@@ -196,6 +197,28 @@ class Loop:
     for_stage: float
 
 
+def target(instruction: Instruction) -> int | None:
+    """Where a branch goes."""
+    found = re.search(r"\bBRA\b.*?0x([0-9a-f]+)", instruction.text)
+    return int(found[1], 16) if found else None
+
+
+def out_of_line(code: list[Instruction], begin: int, end: int) -> list[Instruction]:
+    """What branches of code[begin : end + 1] go to behind it, up to the branch back: retried waits."""
+    at = {i.address: n for n, i in enumerate(code)}
+    found: dict[int, Instruction] = {}
+    for branch in code[begin : end + 1]:
+        first = at.get(target(branch) or 0, 0)
+        if first <= end:
+            continue
+        for n in range(first, min(first + LONGEST_RETRY, len(code))):
+            back = at.get(target(code[n]) or 0)
+            if back is not None and begin <= back <= end:
+                found |= {m: code[m] for m in range(first, n + 1)}
+                break
+    return list(found.values())
+
+
 def loops(kernel: Kernel, least: float = 0.02) -> list[Loop]:
     """Loops of products that run often enough: from the branch back to where it goes."""
     found = []
@@ -205,20 +228,21 @@ def loops(kernel: Kernel, least: float = 0.02) -> list[Loop]:
         if not ("HGMMA" in last.text and "gsb0" in last.text and last.times > least * most):
             continue
         for end in range(at, len(code)):
-            target = re.search(r"\bBRA\b.*?0x([0-9a-f]+)", code[end].text)
-            if target and int(target[1], 16) <= last.address and code[end].times > 0.5 * last.times:
+            back = target(code[end])
+            if back and back <= last.address and code[end].times > 0.5 * last.times:
                 break
         else:
             continue
-        begin = int(target[1], 16)
-        body = [i for i in code[: end + 1] if i.address >= begin]
+        begin = next(n for n, i in enumerate(code) if i.address >= back)
+        body = [*code[begin : end + 1], *out_of_line(code, begin, end)]
+        unlisted = sum(i.samples - sum(i.stalls.values()) for i in body if "HGMMA" in i.text)
         cycles = 1 / (scale * last.times)
         found.append(
             Loop(
                 last.text.split()[0] + " " + " ".join(re.findall(r"tnsp\w", last.text)),
                 last.times,
                 cycles * sum(i.samples for i in body),
-                cycles * sum(i.stalls["barrier"] for i in body),
+                cycles * (unlisted + sum(i.stalls["barrier"] for i in body)),
                 cycles * sum(i.stalls["long_sb"] for i in body),
             )
         )

@@ -33,14 +33,20 @@ __device__ inline const Work& wait_entry(Smem& s) {
 # address, instruction, samples, times, barrier, long_sb, no_inst, selected; its places
 LOOP = [
     (0x100, "S2R R0, SR_TID.X", 20, 10, 0, 0, 10, 1, [("compute.cuh", 900)]),
-    (0x110, "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R1+URZ], R2", 300, 100, 0, 200, 0, 10,
+    (0x110, "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R1+URZ], R2", 10, 100, 0, 0, 0, 10,
      [("barrier.cuh", 42), ("compute.cuh", 11)]),
+    (0x118, "@!P0 BRA 0x170", 190, 100, 0, 100, 0, 10, [("barrier.cuh", 42), ("compute.cuh", 11)]),
     (0x120, "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8].tnspA.tnspB, R24, gsb0", 100, 100, 0, 0, 0, 10,
      [("compute.cuh", 11)]),
     (0x130, "WARPGROUP.DEPBAR.LE gsb0, 0x1", 150, 100, 100, 0, 0, 10, [("compute.cuh", 11)]),
     (0x140, "@!P1 BRA 0x110", 50, 100, 0, 0, 0, 10, [("compute.cuh", 11)]),
     (0x150, "STG.E [R2], R3", 180, 10, 0, 0, 0, 1, [("memory.cuh", 7), ("wgrad.cuh", 3)]),
     (0x160, "EXIT", 0, 10, 0, 0, 0, 1, [("kernel.cu", 5)]),
+    (0x170, "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R1+URZ], R2", 0, 10, 0, 0, 0, 1,
+     [("barrier.cuh", 42), ("compute.cuh", 11)]),
+    (0x180, "@!P0 BRA 0x170", 80, 10, 0, 80, 0, 1, [("barrier.cuh", 42), ("compute.cuh", 11)]),
+    (0x190, "BRA 0x120", 20, 10, 0, 20, 0, 1, [("barrier.cuh", 42), ("compute.cuh", 11)]),
+    (0x1a0, "BRA 0x1a0", 0, 0, 0, 0, 0, 0, [("kernel.cu", 6)]),
 ]  # fmt: skip
 
 
@@ -90,10 +96,11 @@ def test_a_loop_is_what_its_branch_goes_back_to(functions):
     (loop,) = profile_report.loops(placed(LOOP, functions))
     assert loop.product.endswith("tnspA tnspB") and loop.times == 100
     assert loop.cycles == pytest.approx(60)  # 600 samples, 100 times, a cycle is 0.1 samples
-    assert loop.for_products == pytest.approx(10) and loop.for_stage == pytest.approx(20)
+    assert loop.for_products == pytest.approx(19)  # 100 at the wait, 90 of unknown reason
+    assert loop.for_stage == pytest.approx(20)  # half of it behind the kernel's end
 
 
-@pytest.mark.parametrize("other", [LOOP[:-1], [*LOOP[:-1], (0x160, "NOP", *LOOP[-1][2:])]])
+@pytest.mark.parametrize("other", [LOOP[:-1], [*LOOP[:-1], (0x1a0, "NOP", *LOOP[-1][2:])]])
 def test_another_build_is_refused(other, functions):
     (kernel,) = profile_report.read_samples(samples(LOOP))
     places = profile_report.read_places(disassembly(other), functions)

@@ -76,6 +76,8 @@ __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, Stag
     previous = at.stage;
     at = next;
   } while (++k < k_blocks);
+  // After two stages the products of the first are done, so all warps have had their turn.
+  if (k_blocks == 1) ptx::mma_wait<0>();
   // The products of the last stage may still run: its stage is released after the wait.
   if (c.thread == 0) {
     MONOMOE_ROLLED
