@@ -19,11 +19,12 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parents[1] / "src" / "arch"
 WARPS = 12  # of a worker
+LEAST_SHARE = 0.02  # of the times of the busiest loop
 LONGEST_RETRY = 16  # instructions of a wait that goes on, behind the kernel's other code
 
 # What an instruction is for: the first line that fits. A function: the instruction is in it, or in
 # what was inlined into it.
-ROLES: list[tuple[str, tuple[str, str | None], ...]] = [
+ROLES: list[tuple] = [
     ("sums", ("combine.cuh", None)),
     ("epilogue: weight gradients", ("wgrad.cuh", None)),
     ("shared expert's scalars", ("shared_backward.cuh", None)),
@@ -151,11 +152,11 @@ def read_places(
         if line.startswith(".text."):
             name = KERNEL.match(line)
             code = kernels.setdefault(name[1], []) if name else None
-        elif place := PLACE.search(line):
-            for file, at in ((place[1], place[2]), (place[3], place[4])):
+        elif at := PLACE.search(line):
+            for file, number_of_line in ((at[1], at[2]), (at[3], at[4])):
                 if file:
                     short = file.rsplit("/", 1)[-1]
-                    pending.add(Frame(short, functions.at(short, int(at))))
+                    pending.add(Frame(short, functions.at(short, int(number_of_line))))
         elif (found := INSTRUCTION.match(line)) and code is not None:
             if pending:
                 frames, pending = frozenset(pending), set()
@@ -219,13 +220,13 @@ def out_of_line(code: list[Instruction], begin: int, end: int) -> list[Instructi
     return list(found.values())
 
 
-def loops(kernel: Kernel, least: float = 0.02) -> list[Loop]:
+def loops(kernel: Kernel) -> list[Loop]:
     """Loops of products that run often enough: from the branch back to where it goes."""
     found = []
     code, scale = kernel.code, kernel.samples_a_cycle
     most = max((i.times for i in code if "HGMMA" in i.text), default=0)
     for at, last in enumerate(code):
-        if not ("HGMMA" in last.text and "gsb0" in last.text and last.times > least * most):
+        if not ("HGMMA" in last.text and "gsb0" in last.text and last.times > LEAST_SHARE * most):
             continue
         for end in range(at, len(code)):
             back = target(code[end])

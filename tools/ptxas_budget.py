@@ -19,7 +19,8 @@ FLAGS = [
 ]  # fmt: skip
 
 # Function -> registers, stack, spill stores, spill loads (bytes). Spills are those
-# of the producer roles (56 registers a thread); the MMA roles have none (docs/notes).
+# of the producer roles (56 registers a thread), and in backward of dgrad_down's
+# epilogue; main loops have none (docs/notes).
 BUDGET = {
     "forward_kernel": (168, 48, 68, 84),
     "backward_kernel": (168, 152, 128, 256),

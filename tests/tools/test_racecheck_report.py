@@ -16,7 +16,7 @@ KNOWN = f"""========= COMPUTE-SANITIZER
 =========     and Read access at void monomoe::sm90::down_part<{PLAN}>(const monomoe::cuda::Context<T1> &, const monomoe::sm90::Consumer &, const monomoe::sm90::Work &, const float (&)[32], int)+0xffb0 in epilogue.cuh:176 [16 hazards]
 =========
 ========= Error: Race reported between Read access at monomoe::ptx::load_volatile(const int &)+0x23140 in shared.cuh:16
-=========     and Write access at monomoe::sm90::BegunStages::wait(const monomoe::sm90::StageCursor &)+0x23520 in schedule_role.cuh:82 [96 hazards]
+=========     and Write access at monomoe::sm90::BegunStages::wait(const monomoe::sm90::StageCursor &)+0x23520 in load.cuh:45 [96 hazards]
 =========
 ========= Error: Race reported between Write access at monomoe::ptx::bulk_load(void *, const void *, unsigned int, unsigned long *)+0x491f0 in tma.cuh:35
 =========     and Read access at monomoe::sm90::<unnamed>::backward_kernel(monomoe::cuda::Launch)+0x79b0 [12192 hazards]

@@ -21,9 +21,6 @@ template <Feed kFeed, class Start, class Half>
 __device__ __forceinline__ void multiply(WorkerSmem& s, const Consumer& c, const Work& w,
                                          const StageCursor& begin, const Turn& turn, bool goes_on,
                                          const Start& start, const Half& half) {
-  const auto lap = [&] {
-    if (c.thread == 0) turn.clock->lap(cuda::RoleTime::kConsumerLoop);
-  };
   const int32_t behind{kFeed == Feed::kDgrad ? w.k_behind : 0};
   float d0[64];
   float d1[64];
@@ -33,13 +30,11 @@ __device__ __forceinline__ void multiply(WorkerSmem& s, const Consumer& c, const
       start(d1, 1);
     }
     main_loop<kFeed, true>(s, c, begin, turn, w.k_blocks - behind, behind, goes_on, d0, d1);
-    lap();
     half(d0, 0);
     half(d1, 1);
   } else {
     if (goes_on) start(d0, 0);
     main_loop<kFeed, false>(s, c, begin, turn, w.k_blocks - behind, behind, goes_on, d0, d1);
-    lap();
     half(d0, 0);
   }
 }

@@ -23,12 +23,8 @@ struct Majors {
   static constexpr bool kMnA{kFeed == Feed::kWgrad};
   static constexpr bool kMnB{kFeed != Feed::kForward};
 
-  static __device__ __forceinline__ uint32_t a(uint32_t stage) {
-    return kMnA ? mn_major(stage) : k_major(stage);
-  }
-  static __device__ __forceinline__ uint32_t b(uint32_t stage) {
-    return kMnB ? mn_major(stage + 2 * kHalfBytes) : k_major(stage + 2 * kHalfBytes);
-  }
+  /// From A's descriptor to that of B, behind A's two halves.
+  static constexpr uint32_t kToB{descriptor(kMnB, 2 * kHalfBytes) - descriptor(kMnA, 0)};
   static constexpr uint32_t kStepA{kMnA ? kStepMnMajor : kStepKMajor};
   static constexpr uint32_t kStepB{kMnB ? kStepMnMajor : kStepKMajor};
 };
@@ -52,9 +48,10 @@ __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, Stag
   turn.wait();
   MONOMOE_ROLLED
   do {
-    const uint32_t a{ptx::uniform(M::a(stages + static_cast<uint32_t>(at.stage) * kStageBytes))};
+    const uint32_t stage{stages + static_cast<uint32_t>(at.stage) * kStageBytes};
+    const uint32_t a{ptx::uniform(descriptor(M::kMnA, stage))};
     if (!is_full) ptx::barrier_wait(&s.full[at.stage], at.phase);
-    const uint32_t b{a + (M::b(0) - M::a(0))};
+    const uint32_t b{a + M::kToB};
     ptx::mma_fence();
 #pragma unroll
     for (int32_t step = 0; step < kBlockK / 16; ++step) {
@@ -87,7 +84,9 @@ __device__ __forceinline__ void main_loop(WorkerSmem& s, const Consumer& c, Stag
   ptx::mma_wait<0>();
   ptx::hold(d0);
   if constexpr (kTwoHalves) ptx::hold(d1);
-  if (c.thread == 0) releases.release(previous);
+  if (c.thread != 0) return;
+  releases.release(previous);
+  turn.clock->lap(cuda::RoleTime::kConsumerLoop);
 }
 
 /// Gives the turn away unused. Without products nothing holds the warps together: a slow one must
@@ -124,7 +123,6 @@ __device__ inline void run_forward_products(const Context<P>& x, WorkerSmem& s, 
   } else {
     main_loop<Feed::kForward, false>(s, c, begin, turn, w.k_blocks, 0, false, d0, d1);
   }
-  if (c.thread == 0) turn.clock->lap(cuda::RoleTime::kConsumerLoop);
   if (w.kind == static_cast<int32_t>(Kind::kGateUp) ||
       w.kind == static_cast<int32_t>(Kind::kSharedGateUp)) {
     const GateUpOut out{gate_up_out(x, w)};

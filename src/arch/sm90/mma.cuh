@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "arch/cuda/ptx/barrier.cuh"
 #include "arch/cuda/ptx/wgmma.cuh"
+#include "base/hd.h"
 
 namespace monomoe::sm90 {
 
@@ -12,11 +12,8 @@ namespace monomoe::sm90 {
 /// of 64 x 64. K-major: rows of 64 k-values. MN-major: boxes of 64 columns by 64 k; 8192 bytes from
 /// one box to the next 64 columns. `at`: shared address; in a cluster it has the block's rank on
 /// top.
-__device__ __forceinline__ uint32_t k_major(uint32_t at) {
-  return (at & 0x3FFFFU) >> 4U | 1U << 16U;
-}
-__device__ __forceinline__ uint32_t mn_major(uint32_t at) {
-  return (at & 0x3FFFFU) >> 4U | 512U << 16U;
+MONOMOE_HD constexpr uint32_t descriptor(bool mn_major, uint32_t at) {
+  return (at & 0x3FFFFU) >> 4U | (mn_major ? 512U : 1U) << 16U;
 }
 
 /// Descriptor steps in units of 16 bytes.

@@ -67,52 +67,9 @@ __device__ inline void wait_stored(WorkerSmem& s, int32_t idx) {
   ptx::barrier_wait(&s.stored[at.slot], at.phase);
 }
 
-/// Fill `n` of the stages, counted modulo 2 * kStages: its stage and the phase of its barriers.
-struct StageCursor {
-  int32_t stage;
-  uint32_t phase;
-  __device__ explicit StageCursor(int32_t n)
-      : stage{n < kStages ? n : n - kStages}, phase{n < kStages ? 0U : 1U} {}
-  /// `n` fills later.
-  [[nodiscard]] __device__ StageCursor after(int32_t n) const {
-    return StageCursor{(stage + (phase != 0 ? kStages : 0) + n) % (2 * kStages)};
-  }
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1U;
-    }
-  }
-};
-
-/// The loader's wait for free stages, and how far it is with the main line, in stages. The picker
-/// takes its next ticket when at most `kAhead` stages of those before are still to be begun: about
-/// what tickets, decoding, waits and handing on take (docs/notes).
-class BegunStages {
- public:
-  static constexpr int32_t kAhead{40};
-
-  __device__ explicit BegunStages(WorkerSmem& s) : s_{s} {}
-  /// Sums are no part of the main line.
-  __device__ void begin(bool is_main) { step_ = is_main ? 1 : 0; }
-  /// Begins with a stage: the next one each time.
-  __device__ void wait(const StageCursor& at) {
-    begun_ += step_;
-    *static_cast<volatile int32_t*>(&s_.begun) = begun_;
-    if (!is_free_) ptx::barrier_wait(&s_.empty[at.stage], at.phase ^ 1U);
-    is_free_ = false;
-  }
-  /// Looks at the next one meanwhile: a wait takes long, also for what is free.
-  __device__ void look(const StageCursor& next) {
-    is_free_ = ptx::barrier_test(&s_.empty[next.stage], next.phase ^ 1U);
-  }
-
- private:
-  WorkerSmem& s_;
-  int32_t begun_{0};
-  int32_t step_{1};
-  bool is_free_{false};
-};
+/// The picker takes its next ticket when at most so many stages of those before are still to be
+/// begun by the loader: about what tickets, decoding, waits and handing on take (docs/notes).
+constexpr int32_t kStagesAhead{40};
 
 constexpr int32_t kLookEvery{4};  // batches between two looks at the combine line
 
@@ -178,7 +135,7 @@ class Picker {
     int32_t tickets{0};
     MONOMOE_ROLLED
     for (; tickets == 0; cursor_.look_ahead(x_.plan)) {
-      if (first < 0 && picked_ - ptx::load_volatile(s_.begun) <= BegunStages::kAhead) {
+      if (first < 0 && picked_ - ptx::load_volatile(s_.begun) <= kStagesAhead) {
         clock_.lap(cuda::RoleTime::kSchedulerLoader);
         first = atomicAdd(x_.launch_word(LaunchCounter::kMainTicket), size_);
       }

@@ -15,25 +15,25 @@ namespace monomoe::sm90 {
 /// That of a queue entry.
 struct Turn {
   WorkerSmem& s;
-  int32_t group;
+  const Consumer& c;
   uint32_t phase;
   bool is_free;  // the first
   cuda::RoleClock* clock;
 
-  __device__ __forceinline__ Turn(WorkerSmem& s_, const Consumer& c, int32_t idx,
+  __device__ __forceinline__ Turn(WorkerSmem& s_, const Consumer& c_, int32_t idx,
                                   cuda::RoleClock* clock_)
       : s{s_},
-        group{c.group},
+        c{c_},
         phase{static_cast<uint32_t>(idx / kConsumers + 1 - c.group) & 1U},
         is_free{idx == 0},
         clock{clock_} {}
 
   __device__ __forceinline__ void wait() const {
-    if (!is_free) ptx::barrier_wait(&s.turn[group], phase);
-    if (threadIdx.x % kGroupThreads == 0) clock->lap(cuda::RoleTime::kConsumerTurn);
+    if (!is_free) ptx::barrier_wait(&s.turn[c.group], phase);
+    if (c.thread == 0) clock->lap(cuda::RoleTime::kConsumerTurn);
   }
   /// One thread, when all warps have had it.
-  __device__ __forceinline__ void give() const { ptx::barrier_arrive(&s.turn[group ^ 1]); }
+  __device__ __forceinline__ void give() const { ptx::barrier_arrive(&s.turn[c.group ^ 1]); }
 };
 
 }  // namespace monomoe::sm90

@@ -43,7 +43,20 @@ __device__ __forceinline__ void barrier_wait(uint64_t* b, uint32_t parity) {
       : "memory");
 }
 
-/// Has it ended? A true answer counts as a wait.
+/// The same for what another block of the cluster handed on: acquires at cluster scope.
+__device__ __forceinline__ void barrier_wait_cluster(uint64_t* b, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again_%=:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again_%=;\n"
+      "}\n" ::"r"(smem_address(b)),
+      "r"(parity)
+      : "memory");
+}
+
+/// Has the phase of parity `parity` ended? If it has, that counts as barrier_wait.
 __device__ __forceinline__ bool barrier_test(uint64_t* b, uint32_t parity) {
   uint32_t done;
   asm volatile(
@@ -56,19 +69,6 @@ __device__ __forceinline__ bool barrier_test(uint64_t* b, uint32_t parity) {
       : "r"(smem_address(b)), "r"(parity)
       : "memory");
   return done != 0;
-}
-
-/// The same for what another block of the cluster handed on: acquires at cluster scope.
-__device__ __forceinline__ void barrier_wait_cluster(uint64_t* b, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again_%=:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again_%=;\n"
-      "}\n" ::"r"(smem_address(b)),
-      "r"(parity)
-      : "memory");
 }
 
 /// Shared address, in the window of the cluster, of `p` in block `rank` of the cluster.
